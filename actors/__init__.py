@@ -1,0 +1,1 @@
+"""The four actors of Umbel and what each of them hosts: supervisor, agent, tool executor, checkpointer."""

@@ -1,0 +1,1 @@
+"""The agent actor: model calls, their retries and rate limits."""

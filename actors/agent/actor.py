@@ -1,0 +1,106 @@
+"""The agent actor: makes model calls for any number of runs, over pooled connections."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from ...protocol.commands import ForgetRuns, ThinkReply, ThinkRequest
+from ...protocol.errors import MalformedResponse, ModelError
+from ...protocol.events import ModelRetryEvent
+from ...protocol.messages import Message, ModelResponse
+from ..definitions import Definitions
+from ..frames import Caller
+from .models.base import aclose, collect
+from .models.registry import resolve_model
+from .models.retry import RetryingModel, RetryNotice, RetryPolicy
+
+
+class AgentActor:
+    """Answers :class:`ThinkRequest`. Belongs to the event loop that first uses it.
+
+    It keeps each run's conversation, so that only new messages travel; one it does not hold (any more) is asked for.
+
+    Args:
+        definitions: the agents known here.
+        conversations: how many to keep.
+    """
+
+    def __init__(self, definitions: Definitions, conversations: int = 20_000) -> None:
+        self._definitions = definitions
+        self._limit = conversations
+        self._conversations: OrderedDict[str, list[Message]] = OrderedDict()
+        self._models: dict[tuple[str, bool], tuple[Any, Any, RetryPolicy]] = {}
+
+    async def think(self, request: ThinkRequest, caller: Caller) -> ThinkReply:
+        """One model call, retried by the agent's policy.
+
+        Raises:
+            ModelError: the provider refused, failed for good, or answered nonsense.
+            ConfigurationError: the model's name or key is wrong.
+        """
+        conversation = self._conversation(request)
+        if conversation is None:
+            return ThinkReply.trusted(need_conversation=True)
+        agent = self._definitions.get(request.definition)
+        model, policy = self._model(request.definition, agent, request.auxiliary)
+        config = agent.config
+        settings: dict[str, Any] = {"temperature": config.temperature, "max_tokens": config.max_tokens, **request.model_kwargs}
+        settings = {name: value for name, value in settings.items() if value is not None}
+        tools = agent.tool_schemas if request.use_tools and agent.tool_schemas else None
+        retrying = RetryingModel(model, policy, on_retry=lambda notice: caller.send(_retry_event(notice)))
+        if request.stream:
+            response = await collect(_forward(retrying.stream(list(conversation), tools, **settings), caller))
+        else:
+            response = await retrying.complete(list(conversation), tools, **settings)
+        if not isinstance(response, ModelResponse):
+            raise MalformedResponse(f"{type(model).__name__}.complete returned {type(response).__name__}, not a ModelResponse")
+        return ThinkReply.trusted(response=response)
+
+    async def forget(self, message: ForgetRuns, caller: Caller) -> None:
+        """Drop the conversations of runs that are over."""
+        for run_id in message.run_ids:
+            self._conversations.pop(run_id, None)
+
+    async def close(self) -> None:
+        """Close every model's connections."""
+        for _, model, _ in self._models.values():
+            await aclose(model)
+        self._models.clear()
+
+    def _conversation(self, request: ThinkRequest) -> list[Message] | None:
+        known = self._conversations.get(request.run_id) if request.base else None
+        if request.base and (known is None or len(known) != request.base):
+            return None
+        if known is None:
+            self._conversations[request.run_id] = known = list(request.messages)
+            if len(self._conversations) > self._limit:
+                self._conversations.popitem(last=False)
+        else:
+            known.extend(request.messages)
+        return known
+
+    def _model(self, definition: str, agent: Any, auxiliary: bool) -> tuple[Any, RetryPolicy]:
+        key = (definition, auxiliary)
+        kept = self._models.get(key)
+        if kept is not None and kept[0] is agent:
+            return kept[1], kept[2]
+        config = agent.config
+        spec = config.auxiliary_model if auxiliary and config.auxiliary_model is not None else config.model
+        model = resolve_model(spec, **config.model_kwargs) if isinstance(spec, str) else spec
+        if not hasattr(model, "complete"):
+            raise ModelError(f"{type(model).__name__} is not a model: it has no complete()")
+        policy = RetryPolicy.of(config.model_retry)
+        self._models[key] = (agent, model, policy)
+        return model, policy
+
+
+async def _forward(chunks: Any, caller: Caller) -> Any:
+    async for chunk in chunks:
+        caller.send(chunk)
+        await caller.flow()
+        yield chunk
+
+
+def _retry_event(notice: RetryNotice) -> ModelRetryEvent:
+    return ModelRetryEvent(**notice._asdict())

@@ -1,0 +1,81 @@
+"""The checkpointer: the actor that owns the stores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ...protocol.commands import CheckpointLoaded, CheckpointSaved, LoadCheckpoint, SaveCheckpoint
+from ...protocol.errors import ConfigurationError, RuntimeClosed
+from .group_commit import GroupCommit
+from .registry import open_store
+from .store import Store
+
+
+class CheckpointerActor:
+    """Saves and loads checkpoints, one open store per URL. Belongs to the event loop that first uses it.
+
+    Args:
+        open_store: from a URL to a store.
+    """
+
+    def __init__(self, open_store: Callable[[str], Store] = open_store) -> None:
+        self._open_store = open_store
+        self._commits: dict[str, GroupCommit] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    async def save(self, message: SaveCheckpoint, _caller: object = None) -> CheckpointSaved:
+        """Store a step of a thread; concurrent saves share transactions.
+
+        Raises:
+            CheckpointConflict: the thread's newest checkpoint is not the save's parent.
+            NotStorable: trying again cannot help.
+            StoreUnavailable: it may or may not be stored; saving the same id again is safe.
+            ConfigurationError: the URL names no usable store.
+        """
+        return await self._of(message.store).save(message)
+
+    async def load(self, message: LoadCheckpoint, _caller: object = None) -> CheckpointLoaded:
+        """A thread's newest checkpoint, or the given one. ``checkpoint_id`` is None only if the store has no such thing.
+
+        Raises:
+            StoreUnavailable: the store cannot be reached.
+            CheckpointError: what is stored is damaged.
+            ConfigurationError: the URL names no usable store.
+        """
+        return await self._of(message.store).store.load(message.thread_id, message.checkpoint_id)
+
+    def store(self, url: str) -> Store:
+        """The open store of ``url``."""
+        return self._of(url).store
+
+    def stats(self) -> dict[str, int]:
+        """Transactions so far, by URL."""
+        return {url: commit.store.commits for url, commit in self._commits.items()}
+
+    async def close(self) -> None:
+        """Commit what was handed in, then close every store. May be called twice."""
+        self._closed = True
+        for commit in self._commits.values():
+            await commit.flush()
+            await commit.store.close()
+
+    def _of(self, url: str) -> GroupCommit:
+        if self._closed:
+            raise RuntimeClosed("the checkpointer was closed")
+        self._bind()
+        commit = self._commits.get(url)
+        if commit is None:
+            commit = self._commits[url] = GroupCommit(self._open_store(url))
+        return commit
+
+    def _bind(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            raise ConfigurationError("a CheckpointerActor belongs to one event loop; another running loop needs its own")
+        self._loop = loop
+        # Whoever waited on a closed loop is gone; the stores belong to no loop and stay open.
+        self._commits = {url: GroupCommit(commit.store) for url, commit in self._commits.items()}

@@ -1,0 +1,140 @@
+"""One SQLite connection in a thread of its own, and what its errors mean."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from ...protocol.errors import CheckpointError, ConfigurationError, NotStorable, StoreUnavailable, UmbelError
+
+T = TypeVar("T")
+_ELSEWHERE = "choose another place with checkpointer='sqlite:///path' or UMBEL_HOME"
+_UNWRITABLE = (ConfigurationError, f"cannot be opened for writing ({{error}}); check its permissions, or {_ELSEWHERE}")
+_LOCKED = (
+    StoreUnavailable,
+    "is locked by another process ({error}); end what holds it, or wait longer with ?timeout=SECONDS",
+)
+_DAMAGED = "is damaged ({error}); restore a backup, or rescue what is left with: sqlite3 '{path}' .recover"
+_MEANINGS: dict[int, tuple[type[UmbelError], str]] = {
+    sqlite3.SQLITE_NOTADB: (ConfigurationError, f"is not an SQLite database; move it away, or {_ELSEWHERE}"),
+    sqlite3.SQLITE_CORRUPT: (CheckpointError, _DAMAGED),
+    sqlite3.SQLITE_CANTOPEN: _UNWRITABLE,
+    sqlite3.SQLITE_READONLY: _UNWRITABLE,
+    sqlite3.SQLITE_PERM: _UNWRITABLE,
+    sqlite3.SQLITE_AUTH: _UNWRITABLE,
+    sqlite3.SQLITE_TOOBIG: (NotStorable, "cannot hold so large a state: {error}"),
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_FULL: (StoreUnavailable, "has no space left; free some and try again"),
+}
+
+
+class DatabaseThread:
+    """A connection that is opened at its first use and used by one thread only.
+
+    Args:
+        path: the database file; missing parent directories are created.
+        timeout: seconds to wait for another process's lock.
+        prepare: called once with the new connection (settings, schema).
+    """
+
+    def __init__(self, path: Path, *, timeout: float, prepare: Callable[[sqlite3.Connection], None]) -> None:
+        self._path = path
+        self._timeout = timeout
+        self._prepare = prepare
+        self._connection: sqlite3.Connection | None = None
+        self._identity = (0, 0)
+        self._closed = False
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="umbel-sqlite")
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What ``work`` returns, called in the thread. A transaction that it leaves open is rolled back.
+
+        Raises:
+            UmbelError: every error of SQLite and of the file system, as what it means to the caller.
+        """
+        if self._closed:
+            raise StoreUnavailable(f"the store {self._path} was closed")
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._call, work)
+
+    async def close(self) -> None:
+        """Finish what was started, close the connection, end the thread."""
+        if not self._closed:
+            self._closed = True
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._disconnect)
+            self._executor.shutdown(wait=True)
+
+    def _call(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        connection = self._connection
+        try:
+            if connection is None:
+                connection = self._connect()
+            self._check_file()
+            return work(connection)
+        except sqlite3.Error as error:
+            raise explain(error, self._path) from error
+        finally:
+            if connection is not None and connection.in_transaction:
+                connection.rollback()
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot create the directory {self._path.parent}: {error.strerror}; {_ELSEWHERE}"
+            ) from error
+        connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None)
+        try:
+            self._use_write_ahead_log(connection)
+            self._prepare(connection)
+            self._identity = self._find_file()
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def _use_write_ahead_log(self, connection: sqlite3.Connection) -> None:
+        """Switch a new file to WAL. Processes that do it at once get "locked" at once, without SQLite's own waiting."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.005)
+
+    def _find_file(self) -> tuple[int, int]:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return 0, 0
+        return found.st_dev, found.st_ino
+
+    def _check_file(self) -> None:
+        """SQLite would go on writing into a file that nobody can find any more."""
+        if self._find_file() != self._identity:
+            raise StoreUnavailable(
+                f"{self._path} was removed or replaced while it was in use; restart what uses it", path=str(self._path)
+            )
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def explain(error: sqlite3.Error, path: Path) -> UmbelError:
+    """``error`` as an Umbel error that names the file and what to do."""
+    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    kind, text = _MEANINGS.get(code, (StoreUnavailable, "failed: {error}"))
+    name = getattr(error, "sqlite_errorname", type(error).__name__)
+    return kind(f"{path} " + text.format(error=error, path=path), path=str(path), sqlite=name)

@@ -1,0 +1,86 @@
+"""Many concurrent saves, few transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from ...protocol.commands import CheckpointSaved, SaveCheckpoint
+from ...protocol.errors import StoreUnavailable, UmbelError, from_wire
+from .store import Store
+
+MAX_BATCH = 1_000
+MAX_BATCH_BYTES = 16 * 1024 * 1024
+_Waiting = tuple[SaveCheckpoint, asyncio.Future[CheckpointSaved]]
+
+
+class GroupCommit:
+    """Saves to one store. Whatever arrives while a transaction runs shares the next one; there is no timer.
+
+    A batch is cut at 1,000 saves or 16 MiB, which bounds how long a lock is held.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._waiting: deque[_Waiting] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    async def save(self, save: SaveCheckpoint) -> CheckpointSaved:
+        """Return once ``save`` is committed.
+
+        A caller that is cancelled leaves the save in its batch: it may be committed all the same.
+
+        Raises:
+            CheckpointConflict: the thread's newest checkpoint is not the save's parent.
+            NotStorable: trying again cannot help.
+            StoreUnavailable: it may or may not be stored; saving the same id again is safe.
+        """
+        future: asyncio.Future[CheckpointSaved] = asyncio.get_running_loop().create_future()
+        self._waiting.append((save, future))
+        if self._task is None:
+            self._task = asyncio.create_task(self._drain(), name="umbel-group-commit")
+        return await future
+
+    async def flush(self) -> None:
+        """Return once everything handed in so far is decided."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _drain(self) -> None:
+        try:
+            while self._waiting:
+                await self._commit(self._next_batch())
+        finally:
+            self._task = None
+            for _, future in self._waiting:
+                future.cancel()
+            self._waiting.clear()
+
+    def _next_batch(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        size = 0
+        while self._waiting and len(batch) < MAX_BATCH and size < MAX_BATCH_BYTES:
+            batch.append(self._waiting.popleft())
+            size += len(batch[-1][0].state)
+        return batch
+
+    async def _commit(self, batch: list[_Waiting]) -> None:
+        outcomes: list[CheckpointSaved | UmbelError]
+        try:
+            outcomes = list(await self.store.save([save for save, _ in batch]))
+        except UmbelError as error:
+            # One error object raised in many tasks would collect all their tracebacks.
+            outcomes = [from_wire(error.to_wire()) for _ in batch]
+        except Exception as error:  # noqa: BLE001 - a defect in a store must reach its callers, not leave them waiting
+            outcomes = [StoreUnavailable(f"the store failed: {type(error).__name__}: {error}") for _ in batch]
+        except BaseException:
+            for _, future in batch:
+                future.cancel()
+            raise
+        for (_, future), outcome in zip(batch, outcomes, strict=True):
+            if future.done():
+                continue
+            if isinstance(outcome, CheckpointSaved):
+                future.set_result(outcome)
+            else:
+                future.set_exception(outcome)

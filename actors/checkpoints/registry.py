@@ -1,0 +1,77 @@
+"""From a URL to an open store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ...protocol.errors import ConfigurationError
+from .memory import MemoryStore
+from .sqlite import SqliteStore
+from .store import Store
+from .url import StoreUrl, file_url
+
+StoreFactory = Callable[[str], Store]
+_FACTORIES: dict[str, StoreFactory] = {}
+_FILE_SCHEMES: set[str] = set()
+
+
+def register_store(scheme: str, factory: StoreFactory, *, file: bool = False) -> None:
+    """Make ``scheme://...`` URLs open with ``factory``; a scheme that exists is replaced.
+
+    Args:
+        scheme: what stands before ``://``.
+        factory: takes the whole URL, raises :class:`ConfigurationError` when it makes no sense. It must not block:
+            a store connects in ``open`` or at its first use.
+        file: the URL names a local path, which :func:`resolve_url` makes absolute.
+    """
+    _FACTORIES[scheme.lower()] = factory
+    (_FILE_SCHEMES.add if file else _FILE_SCHEMES.discard)(scheme.lower())
+
+
+def known_schemes() -> list[str]:
+    """Every scheme that :func:`open_store` knows, sorted."""
+    return sorted(_FACTORIES)
+
+
+def open_store(url: str) -> Store:
+    """The store that ``url`` names: ``memory://``, ``sqlite:///path?synchronous=normal``, or a registered scheme.
+
+    Raises:
+        ConfigurationError: not a URL, an unknown scheme, or an unknown option.
+    """
+    return _factory(url)(url)
+
+
+def resolve_url(url: str) -> str:
+    """``url`` as any process of this machine understands it: known scheme, absolute path.
+
+    Call it where the user wrote the URL: actors have working directories of their own.
+
+    Raises:
+        ConfigurationError: as :func:`open_store`.
+    """
+    _factory(url)
+    parsed = StoreUrl.parse(url)
+    return parsed.absolute() if parsed.scheme in _FILE_SCHEMES else url
+
+
+def default_url(environ: Mapping[str, str] | None = None) -> str:
+    """The store of whoever names none: ``checkpoints.sqlite`` in ``UMBEL_HOME`` (default ``~/.umbel``)."""
+    environ = os.environ if environ is None else environ
+    home = Path(environ.get("UMBEL_HOME") or "~/.umbel").expanduser().absolute()
+    return file_url("sqlite", home / "checkpoints.sqlite")
+
+
+def _factory(url: str) -> StoreFactory:
+    scheme = StoreUrl.parse(url).scheme
+    factory = _FACTORIES.get(scheme)
+    if factory is None:
+        known = ", ".join(f"{name}://" for name in known_schemes())
+        raise ConfigurationError(f"no store is called {scheme}:// (in {url!r}); known are {known}")
+    return factory
+
+
+register_store("memory", MemoryStore.from_url)
+register_store("sqlite", SqliteStore.from_url, file=True)

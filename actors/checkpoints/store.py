@@ -1,0 +1,120 @@
+"""What every store of checkpoints does.
+
+A thread is a line of checkpoints: each names its parent, and only the newest may be a parent. The stores know nothing of
+what a state means; they keep bytes, and fold deltas when they load (``delta.py``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from pydantic_core import to_json
+
+from ...protocol.commands import CheckpointLoaded, CheckpointSaved, SaveCheckpoint
+from ...protocol.errors import CheckpointConflict, CheckpointError, NotStorable
+
+MAX_STATE_BYTES = 256 * 1024 * 1024
+SaveOutcome = CheckpointSaved | CheckpointError
+
+
+class Store(ABC):
+    """A place for checkpoints. Belongs to no event loop: it may be opened in one and used in another.
+
+    Every method raises :class:`StoreUnavailable` when the store cannot be reached. An outage never looks like an empty
+    thread.
+
+    Args:
+        max_bytes: the largest state, in bytes, that one checkpoint may hold.
+
+    Attributes:
+        commits: transactions so far; saves that came together share one.
+    """
+
+    def __init__(self, *, max_bytes: int = MAX_STATE_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.commits = 0
+
+    async def open(self) -> None:  # noqa: B027 - optional: a store in memory has nothing to open
+        """Connect now rather than at the first use, so that a wrong path is found before any work starts."""
+
+    @abstractmethod
+    async def save(self, saves: Sequence[SaveCheckpoint]) -> list[SaveOutcome]:
+        """Commit ``saves`` in order, in one transaction.
+
+        Args:
+            saves: checkpoints of any threads; one may be the parent of a later one.
+
+        Returns:
+            For each save, in order, :class:`CheckpointSaved`, :class:`CheckpointConflict` when its parent is not the
+            thread's newest checkpoint, or :class:`NotStorable` when trying again cannot help. One that is refused does
+            not disturb the others. A checkpoint id that the thread already holds is saved, and changes nothing.
+        """
+
+    @abstractmethod
+    async def load(self, thread_id: str, checkpoint_id: str | None = None) -> CheckpointLoaded:
+        """The thread's newest checkpoint, or the given one, as a whole state.
+
+        Returns:
+            The checkpoint; ``checkpoint_id`` is None when there is no such thread or no such checkpoint in it, and
+            ``depth`` says how many deltas were folded.
+
+        Raises:
+            CheckpointError: what is stored is damaged.
+        """
+
+    @abstractmethod
+    async def history(self, thread_id: str, limit: int = 10) -> list[CheckpointLoaded]:
+        """The newest ``limit`` checkpoints of a thread, newest first, without their states."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Give up connections and threads; what was acknowledged stays stored. May be called twice."""
+
+
+def check_id(thread_id: str) -> None:
+    """Refuse ids that no file or wire can hold.
+
+    Raises:
+        NotStorable: the id is not valid Unicode.
+    """
+    try:
+        thread_id.encode()
+    except UnicodeEncodeError:
+        raise NotStorable(f"the id {thread_id!r} is not valid Unicode", thread_id=ascii(thread_id)) from None
+
+
+def encode_metadata(save: SaveCheckpoint, max_bytes: int) -> bytes:
+    """The save's metadata as JSON, once it is sure that a store may take the save.
+
+    Raises:
+        NotStorable: no store may, whatever the thread holds.
+    """
+    check_id(save.thread_id)
+    check_id(save.checkpoint_id)
+    what = f"checkpoint {save.checkpoint_id!r} of thread {save.thread_id!r}"
+    if len(save.state) > max_bytes:
+        raise NotStorable(
+            f"{what} has {len(save.state)} bytes, the store takes at most {max_bytes}; keep large values out of the state",
+            thread_id=save.thread_id,
+            size=len(save.state),
+            limit=max_bytes,
+        )
+    if save.kind == "delta" and save.parent_id is None:
+        raise NotStorable(f"{what} is a delta without a parent; save a snapshot first", thread_id=save.thread_id)
+    try:
+        return to_json(save.metadata)
+    except ValueError as error:
+        raise NotStorable(f"the metadata of {what} cannot be written as JSON: {error}", thread_id=save.thread_id) from None
+
+
+def conflict(save: SaveCheckpoint, found: str | None) -> CheckpointConflict:
+    """``save`` saw another newest checkpoint than ``found``, the one that the thread has."""
+    seen = "a new thread" if save.parent_id is None else f"checkpoint {save.parent_id!r} as the newest"
+    has = "no checkpoint" if found is None else f"checkpoint {found!r} as its newest"
+    return CheckpointConflict(
+        f"thread {save.thread_id!r} has moved on: the writer saw {seen}, the thread has {has}; load it again",
+        thread_id=save.thread_id,
+        expected=save.parent_id,
+        found=found,
+    )

@@ -1,0 +1,129 @@
+"""Definitions as actors know them: agents, found by the content hash that messages carry."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import sys
+import weakref
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from ..protocol.commands import Define
+from ..protocol.errors import DefinitionError, UnknownTool
+
+
+def pack_definition(definition: Any) -> tuple[str, bytes]:
+    """A definition as (content hash, pickled bytes).
+
+    Code that a worker could not import by name (a script, a notebook, a test module) travels inside the bytes.
+
+    Raises:
+        DefinitionError: something in it cannot be pickled; open connections belong into configuration, not definitions.
+    """
+    try:
+        with _by_value(definition):
+            blob = cloudpickle.dumps(definition)
+    except Exception as error:  # pickling runs arbitrary reducers
+        raise DefinitionError(
+            f"{definition!r} cannot be sent to other processes: {type(error).__name__}: {error}. Give it configuration "
+            "(URLs, names) rather than open connections, locks or generators"
+        ) from error
+    return hashlib.sha256(blob).hexdigest()[:32], blob
+
+
+@contextmanager
+def _by_value(definition: Any) -> Iterator[None]:
+    """While pickling: modules of the definition's parts that are not importable elsewhere travel by value."""
+    chosen: list[ModuleType] = []
+    for name in {getattr(part, "__module__", None) or "" for part in definition.parts()}:
+        module = sys.modules.get(name)
+        if module is not None and name != "__main__" and not _importable(module):
+            cloudpickle.register_pickle_by_value(module)
+            chosen.append(module)
+    try:
+        yield
+    finally:
+        for module in chosen:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _importable(module: ModuleType) -> bool:
+    """Whether another process with the same ``sys.path`` finds this module's file under its name."""
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return module.__name__ in sys.builtin_module_names
+    path: Any = None
+    parts = module.__name__.split(".")
+    for depth, _ in enumerate(parts):
+        name = ".".join(parts[: depth + 1])
+        spec = next((found for finder in sys.meta_path if (found := _find(finder, name, path))), None)
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations
+    return spec is not None and spec.origin == file
+
+
+def _find(finder: Any, name: str, path: Any) -> importlib.machinery.ModuleSpec | None:
+    find_spec = getattr(finder, "find_spec", None)
+    return find_spec(name, path) if find_spec is not None else None
+
+
+class Definitions:
+    """The definitions that one process knows."""
+
+    def __init__(self) -> None:
+        self._known: MutableMapping[str, Any] = {}
+
+    def register(self, definition: Any) -> str:
+        """Make a definition known, and give its key: its content hash."""
+        key = str(definition.packed[0])
+        self._known.setdefault(key, definition)
+        return key
+
+    async def define(self, message: Define, caller: Any) -> None:
+        """Mailbox handler: take in a definition sent by a process of this cluster."""
+        if message.definition not in self._known:
+            self._known[message.definition] = cloudpickle.loads(message.blob)
+
+    def get(self, key: str) -> Any:
+        """The definition.
+
+        Raises:
+            DefinitionError: it was never sent here.
+        """
+        try:
+            return self._known[key]
+        except KeyError:
+            raise DefinitionError(f"definition {key} is not known in this process; it was not sent ahead of its first use") from None
+
+    def find_tool(self, key: str, name: str) -> Any:
+        """A tool of an agent by name.
+
+        Raises:
+            UnknownTool: the agent has no such tool; the error lists what it has.
+        """
+        agent = self.get(key)
+        try:
+            return agent.tools_by_name[name]
+        except KeyError:
+            from .tools.executor import unknown_tool_text
+
+            raise UnknownTool(unknown_tool_text(name, tuple(agent.tools_by_name))) from None
+
+
+class LocalDefinitions(Definitions):
+    """Definitions that never leave the process: found by identity, kept only as long as somebody else keeps them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known = weakref.WeakValueDictionary()
+
+    def register(self, definition: Any) -> str:
+        key = f"local-{id(definition)}"
+        self._known[key] = definition
+        return key

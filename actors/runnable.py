@@ -1,0 +1,269 @@
+"""What can be run: the calls that agents (and, later, patterns) share, on top of whichever runtime is current."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from ..protocol.commands import StartRun
+from ..protocol.errors import PeerLost, RunLost, RuntimeClosed, from_wire
+from ..protocol.events import Event, RunLostEvent, TerminateEvent
+from ..protocol.results import AgentResult, RunOutcome
+from .definitions import pack_definition
+
+T = TypeVar("T")
+Observer = Callable[[Any], None]
+
+
+class RuntimePort(Protocol):
+    """What a runtime must offer (``cluster/runtime.py``)."""
+
+    def register(self, definition: Any) -> str: ...
+    async def execute(self, definition: Any, request: StartRun, on_event: Observer | None = None) -> RunOutcome: ...
+    def cancel(self, run_id: str, request: StartRun) -> None: ...
+    def run_sync(self, job: Coroutine[Any, Any, T]) -> T: ...
+
+
+_find_runtime: Callable[[], RuntimePort] | None = None
+
+
+def provide_runtime(find: Callable[[], RuntimePort]) -> None:
+    """Tell runnables how to find the current runtime (starting the default one if need be)."""
+    global _find_runtime
+    _find_runtime = find
+
+
+def current_runtime() -> RuntimePort:
+    """The runtime that a call without one uses."""
+    if _find_runtime is None:
+        raise RuntimeClosed("no runtime is available: import Runtime from umbel first")
+    return _find_runtime()
+
+
+class Runnable:
+    """Base of everything with ``run``, ``arun`` and ``run_sync``. One object may serve any number of concurrent runs."""
+
+    callback_handler: Callable[[Any], Any] | None = None
+
+    def __init__(self) -> None:
+        self._active: dict[str, tuple[RuntimePort, StartRun]] = {}
+        self._streams: dict[str, EventStream] = {}
+        self._armed = False
+        self._packed: tuple[str, bytes] | None = None
+
+    @property
+    def title(self) -> str:
+        """Name for people: in events, errors and progress."""
+        return type(self).__name__
+
+    def parts(self) -> list[Any]:
+        """The objects whose code must travel with this definition."""
+        return [type(self)]
+
+    @property
+    def packed(self) -> tuple[str, bytes]:
+        """This definition as (content hash, bytes), made once."""
+        if self._packed is None:
+            self._packed = pack_definition(self)
+        return self._packed
+
+    async def arun(
+        self,
+        prompt: str,
+        *,
+        thread_id: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        ephemeral: dict[str, Any] | None = None,
+        model_kwargs: dict[str, Any] | None = None,
+        timeout: float | None = None,
+        full: bool = True,
+        runtime: RuntimePort | None = None,
+    ) -> AgentResult:
+        """Run one turn to its end.
+
+        Args:
+            prompt: the user's message.
+            thread_id: the conversation to continue; needs a checkpointer.
+            metadata: JSON values for tools and hooks, kept with the thread.
+            ephemeral: the same, but never stored, logged or returned.
+            model_kwargs: settings for this run's model calls.
+            timeout: seconds until the run is stopped with ``time_budget``.
+            full: False leaves the conversation out of the result, which keeps large fleets light.
+            runtime: where to run; default is the current runtime.
+
+        Returns:
+            The result. A run that stops for a limit or a cancel is a result too: see ``success`` and ``stop_reason``.
+
+        Raises:
+            UmbelError: what ended the run: a model error, ``RunFailed`` for an unexpected exception, ``RunLost`` when
+                its supervisor died.
+        """
+        callback = self.callback_handler
+        runtime = runtime or current_runtime()
+        request = self._request(runtime, prompt, thread_id, metadata, ephemeral, model_kwargs, timeout)
+        if not full or callback is not None:
+            request = request.evolve(full=full, events=callback is not None)
+        outcome = await self._execute(runtime, request, callback)
+        if outcome.error is not None:
+            raise from_wire(outcome.error)
+        return AgentResult.from_outcome(outcome)
+
+    async def run(
+        self,
+        prompt: str,
+        *,
+        thread_id: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        ephemeral: dict[str, Any] | None = None,
+        model_kwargs: dict[str, Any] | None = None,
+        timeout: float | None = None,
+        stream_tokens: bool = False,
+        runtime: RuntimePort | None = None,
+    ) -> AsyncIterator[Event]:
+        """Run one turn and yield its events; the arguments are those of :meth:`arun`.
+
+        The last event is a ``TerminateEvent``; errors are raised after it. Closing the stream early stops the run. If
+        the run's supervisor dies, a ``RunLostEvent`` says so and ``RunLost`` is raised.
+        """
+        runtime = runtime or current_runtime()
+        request = self._request(runtime, prompt, thread_id, metadata, ephemeral, model_kwargs, timeout)
+        request = request.evolve(events=True, stream_tokens=stream_tokens, full=False)
+        stream = EventStream()
+        task = asyncio.ensure_future(self._execute(runtime, request, stream.push))
+        task.add_done_callback(lambda _: stream.finish())
+        self._streams[request.run_id] = stream
+        try:
+            async for event in stream:
+                yield event
+            try:
+                outcome = await task
+            except RunLost as error:
+                yield RunLostEvent(run_id=request.run_id, seq=stream.seq + 1, timestamp=stream.now(), reason=error.message)
+                raise
+            if outcome.error is not None:
+                raise from_wire(outcome.error)
+        finally:
+            del self._streams[request.run_id]
+            if not task.done():
+                task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def run_sync(self, prompt: str, **options: Any) -> AgentResult:
+        """:meth:`arun` for synchronous code; also works where an event loop is already running (notebooks, servers)."""
+        runtime = options.pop("runtime", None) or current_runtime()
+        return runtime.run_sync(self.arun(prompt, runtime=runtime, **options))
+
+    def invoke(self, prompt: str, **options: Any) -> AgentResult:
+        """Another name for :meth:`run_sync`."""
+        return self.run_sync(prompt, **options)
+
+    def cancel(self, thread_id: str | None = None) -> int:
+        """Stop runs of this object: those of a thread, or all.
+
+        Without a thread and with nothing running, the next run is cancelled as it starts.
+
+        Returns:
+            How many running runs were told to stop.
+        """
+        chosen = [(runtime, request) for runtime, request in list(self._active.values()) if thread_id in (None, request.thread_id)]
+        for runtime, request in chosen:
+            stream = self._streams.get(request.run_id)
+            if stream is not None:
+                stream.cut()
+            runtime.cancel(request.run_id, request)
+        if thread_id is None and not chosen:
+            self._armed = True
+        return len(chosen)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the next run will be cancelled as it starts."""
+        return self._armed
+
+    def _request(
+        self,
+        runtime: RuntimePort,
+        prompt: str,
+        thread_id: str | None,
+        metadata: dict[str, Any] | None,
+        ephemeral: dict[str, Any] | None,
+        model_kwargs: dict[str, Any] | None,
+        timeout: float | None,
+    ) -> StartRun:
+        return StartRun(
+            run_id=uuid.uuid4().hex,
+            definition=runtime.register(self),
+            prompt=prompt,
+            thread_id=thread_id,
+            metadata=metadata or {},
+            ephemeral=ephemeral or {},
+            model_kwargs=model_kwargs or {},
+            timeout=timeout,
+        )
+
+    async def _execute(self, runtime: RuntimePort, request: StartRun, on_event: Observer | None) -> RunOutcome:
+        self._active[request.run_id] = (runtime, request)
+        try:
+            if self._armed:
+                self._armed = False
+                request = request.evolve(cancelled=True)
+            return await runtime.execute(self, request, on_event)
+        except PeerLost as error:
+            raise RunLost(
+                f"run {request.run_id} of {self.title} was lost: {error.message}. Nothing durable was kept; run it again",
+                run_id=request.run_id,
+            ) from error
+        finally:
+            del self._active[request.run_id]
+
+
+class EventStream:
+    """Events of one run on their way to ``async for``; filled on the consumer's own event loop."""
+
+    def __init__(self) -> None:
+        self.seq = -1
+        self._events: deque[Event] = deque()
+        self._arrived = asyncio.Event()
+        self._finished = False
+        self._cut = False
+
+    def push(self, event: Event) -> None:
+        if self._cut and not isinstance(event, TerminateEvent):
+            return
+        self._events.append(event)
+        self._arrived.set()
+
+    def cut(self) -> None:
+        """The run was cancelled: drop what is buffered, and everything but its end."""
+        self._cut = True
+        self._events = deque(event for event in self._events if isinstance(event, TerminateEvent))
+
+    def finish(self) -> None:
+        self._finished = True
+        self._arrived.set()
+
+    def now(self) -> Any:
+        from datetime import UTC, datetime
+
+        return datetime.now(UTC)
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        while True:
+            while self._events:
+                event = self._events.popleft()
+                self.seq = event.seq
+                yield event
+            if self._finished:
+                return
+            self._arrived.clear()
+            await self._arrived.wait()
+
+
+def in_own_thread(job: Callable[[], T]) -> T:
+    """Run ``job`` in a thread of its own and wait: for synchronous calls made while an event loop runs in this thread."""
+    with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="umbel-sync") as pool:
+        return pool.submit(job).result()

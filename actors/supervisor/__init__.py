@@ -1,0 +1,1 @@
+"""The supervisor: runs the loop. Start reading in ``loop.py``."""

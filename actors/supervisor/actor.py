@@ -1,0 +1,103 @@
+"""The supervisor actor: owns runs, starts them, stops them. What a run does is in ``loop.py``."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+from ...protocol.commands import CancelRun, ForgetRuns, RunFinished, RunsCancelled, StartRun
+from ...protocol.state import AgentState
+from ..definitions import Definitions
+from ..frames import Caller, Channel
+from .loop import run_turn
+from .run import Peers, Run
+
+FORGET_BATCH = 64
+
+
+class SupervisorActor:
+    """Answers :class:`StartRun` with the run's outcome, and its events in between.
+
+    Turns on one thread take their turn: the second waits for the first. (A thread always comes to the same shard.)
+
+    Args:
+        definitions: the agents known here.
+        peers: where the other actors are.
+    """
+
+    def __init__(self, definitions: Definitions, peers: Peers) -> None:
+        self._definitions = definitions
+        self._peers = peers
+        self._runs: dict[str, Run] = {}
+        self._threads: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
+        self._over: dict[Channel, list[str]] = {}
+
+    @property
+    def active(self) -> int:
+        """Runs in progress."""
+        return len(self._runs)
+
+    async def start(self, request: StartRun, caller: Caller) -> RunFinished:
+        """Run one turn."""
+        agent = self._definitions.get(request.definition)
+        if request.thread_id is None or agent.config.checkpointer is None:
+            return await self._run(request, agent, caller)
+        key = (agent.config.checkpointer, request.thread_id)
+        lock, waiting = self._threads.get(key, (asyncio.Lock(), 0))
+        self._threads[key] = (lock, waiting + 1)
+        try:
+            async with lock:
+                return await self._run(request, agent, caller)
+        finally:
+            lock, waiting = self._threads.pop(key)
+            if waiting > 1:
+                self._threads[key] = (lock, waiting - 1)
+
+    async def cancel(self, message: CancelRun, caller: Any) -> RunsCancelled:
+        """Stop runs; each ends with an outcome that says ``cancelled``."""
+        return RunsCancelled(count=self.stop_runs(message))
+
+    def stop_runs(self, message: CancelRun) -> int:
+        """Tell the matching runs to stop; how many there were."""
+        chosen = [run for run in self._runs.values() if _matches(run.request, message)]
+        for run in chosen:
+            run.stop("cancelled")
+        return len(chosen)
+
+    async def _run(self, request: StartRun, agent: Any, caller: Caller) -> RunFinished:
+        run = Run(request, agent, caller, self._peers, opening_state(request, agent), self._forget)
+        self._runs[request.run_id] = run
+        limits = [seconds for seconds in (request.timeout, agent.config.time_budget_seconds) if seconds is not None]
+        deadline = asyncio.get_running_loop().call_later(min(limits), run.stop, "time_budget") if limits else None
+        try:
+            return RunFinished.trusted(outcome=await run_turn(run))
+        finally:
+            if deadline is not None:
+                deadline.cancel()
+            del self._runs[request.run_id]
+
+    def _forget(self, channel: Channel, run_id: str) -> None:
+        """Tell an agent actor, a batch at a time, which conversations it may drop."""
+        over = self._over.setdefault(channel, [])
+        over.append(run_id)
+        if len(over) >= FORGET_BATCH:
+            channel.send(ForgetRuns(run_ids=tuple(over)))
+            del self._over[channel]
+
+
+def _matches(request: StartRun, message: CancelRun) -> bool:
+    wanted = (message.run_id, message.thread_id, message.definition)
+    return wanted != (None, None, None) and all(
+        value is None or value == having
+        for value, having in zip(wanted, (request.run_id, request.thread_id, request.definition), strict=True)
+    )
+
+
+def opening_state(request: StartRun, agent: Any) -> AgentState:
+    """The state of a turn before its first message."""
+    config = agent.config
+    now = datetime.now(UTC)
+    return agent.blank_state.evolve(  # type: ignore[no-any-return]
+        run_id=request.run_id, metadata={**config.metadata, **request.metadata}, started_at=now, updated_at=now
+    )

@@ -1,0 +1,196 @@
+"""One run, as its supervisor holds it: the request, the state, and what is needed to act on them."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from ...protocol.commands import StartRun
+from ...protocol.events import Event
+from ...protocol.messages import Message, ModelResponse, ToolCall, ToolResult, Usage
+from ...protocol.results import Metrics
+from ...protocol.state import AgentState, ToolExecution
+from ..frames import Caller, Channel
+
+
+class Peers(Protocol):
+    """Where a supervisor finds the other actors; ``cluster/`` decides which process they are in."""
+
+    def agent(self, agent: Any, run_id: str, attempt: int = 0) -> Channel: ...
+    def tools(self, tool: Any, run_id: str) -> Channel: ...
+    def supervisor(self, run_id: str) -> Channel: ...
+    def checkpointer(self) -> Channel: ...
+    def blob(self, definition: str) -> bytes: ...
+    def register(self, agent: Any) -> str: ...
+
+
+class Run:
+    """A turn in progress. Nothing of it lives on the agent, so one agent serves any number of runs at once.
+
+    Attributes:
+        state: the authoritative state; replaced, never changed.
+        sent: messages of the conversation that the agent actor holds.
+        bad_batches: batches in a row whose every call failed.
+        empty_replies: unusable replies in a row.
+        stopping: why the run was told to stop from outside, if it was.
+        partial_text: what was streamed of a reply that has not ended.
+    """
+
+    def __init__(
+        self,
+        request: StartRun,
+        agent: Any,
+        caller: Caller,
+        peers: Peers,
+        state: AgentState,
+        forget: Callable[[Channel, str], None],
+    ) -> None:
+        self.request = request
+        self.agent = agent
+        self.config = agent.config
+        self.caller = caller
+        self.peers = peers
+        self.state = state
+        self.id = request.run_id
+        self.agent_channel: Channel | None = None
+        self.termination = copy_of(agent.config.termination)
+        self.termination_reason: str | None = None
+        self.started = time.monotonic()
+        self.started_at = datetime.now(UTC)
+        self.checkpoint: Any = None
+        self.sent = 0
+        self.model_calls = 0
+        self.bad_batches = 0
+        self.empty_replies = 0
+        self.last_text = ""
+        self.no_tool_calls = False
+        self.partial_text = ""
+        self.stopping: str | None = None
+        self._task = asyncio.current_task()
+        self._seq = 0
+        self._call_ids: set[str] = set()
+        self._forget = forget
+
+    # events
+
+    def emit(self, event_class: type[Event], **fields: Any) -> None:
+        """Give the run's subscriber an event, if there is one; the sequence number counts either way."""
+        seq = self._seq
+        self._seq += 1
+        if self.request.events:
+            name = self.agent.label
+            self.caller.send(event_class.trusted(run_id=self.id, seq=seq, timestamp=datetime.now(UTC), agent_name=name, **fields))
+
+    # being stopped
+
+    def stop(self, reason: str) -> None:
+        """Stop the run: whatever it waits for is cancelled, and the loop ends with ``reason``."""
+        if self.stopping is None:
+            self.stopping = reason
+            if self._task is not None:
+                self._task.cancel()
+
+    async def absorb_stop(self) -> None:
+        """Take the cancellation that :meth:`stop` sent, so that what follows (saving, reporting) is not hit by it."""
+        task = self._task
+        if self.stopping is None or task is None or not task.cancelling():
+            return
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            pass
+        task.uncancel()
+
+    # facts
+
+    @property
+    def opened(self) -> bool:
+        """Whether the conversation holds this turn's prompt."""
+        return bool(self.state.messages)
+
+    @property
+    def tool_metadata(self) -> dict[str, Any]:
+        """The agent's and the run's metadata, as tools see them."""
+        return self.state.metadata
+
+    def state_for(self, tool: Any) -> bytes | None:
+        """The state as JSON, for a tool that takes the context."""
+        return AgentState.__pydantic_serializer__.to_json(self.state) if tool.wants_context else None
+
+    def results_of(self, executions: tuple[ToolExecution, ...]) -> Iterator[ToolResult]:
+        """Executions as the results that the loop rule compares."""
+        for done in executions:
+            yield ToolResult.trusted(tool_call_id=done.tool_call_id, name=done.tool_name, content=done.result or "", error=done.error)
+
+    def forget(self) -> None:
+        """The agent actor may drop the conversation."""
+        if self.agent_channel is not None:
+            self._forget(self.agent_channel, self.id)
+
+    def add_child(self, metrics: Metrics) -> None:
+        """A child run's tokens count as this run's."""
+        usage = Usage(prompt_tokens=metrics.prompt_tokens, completion_tokens=metrics.completion_tokens)
+        self.state = self.state.with_token_usage(usage)
+        self.model_calls += metrics.model_calls
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self.started
+
+    def adopt_calls(self, response: ModelResponse) -> Message:
+        """The reply's message with call ids that are unique in this run; the provider's own are kept beside them."""
+        message = response.message
+        if not message.tool_calls:
+            return message
+        calls = tuple(self._unique(call) for call in message.tool_calls)
+        return message if calls == message.tool_calls else message.evolve(tool_calls=calls)
+
+    def _unique(self, call: ToolCall) -> ToolCall:
+        if call.id and call.id not in self._call_ids:
+            self._call_ids.add(call.id)
+            return call
+        fresh = f"call_{uuid.uuid4().hex[:12]}"
+        self._call_ids.add(fresh)
+        return call.evolve(id=fresh, provider_id=call.provider_id or call.id or None)
+
+    def count(self, usage: Usage | None, cost_usd: float | None) -> None:
+        """Add one model call to the state's counters."""
+        self.model_calls += 1
+        if usage is not None or cost_usd is not None:
+            self.state = self.state.with_response_usage(usage, cost_usd)
+
+    def metrics(self) -> Metrics:
+        state = self.state
+        return Metrics.trusted(
+            iterations=state.iteration,
+            model_calls=self.model_calls,
+            tool_calls=len(state.tool_executions),
+            tool_errors=sum(execution.error is not None for execution in state.tool_executions),
+            prompt_tokens=state.prompt_tokens_used,
+            completion_tokens=state.completion_tokens_used,
+            total_tokens=state.total_tokens_used,
+            cache_read_tokens=state.cache_read_tokens + state.cached_tokens,
+            cache_write_tokens=state.cache_creation_tokens + state.cache_write_tokens,
+            cost_usd=cost(state),
+            duration_ms=self.elapsed() * 1e3,
+        )
+
+
+def cost(state: AgentState) -> float | None:
+    """Spend in US dollars: the provider's own figure where it reports one, else by price, else None."""
+    if state.reported_cost_calls:
+        return state.reported_cost_usd
+    return state.cost_usd_used if state.priced else None
+
+
+def copy_of(condition: Any) -> Any:
+    """A run's own copy of its agent's stop condition, so that concurrent runs do not share its clocks."""
+    if condition is None:
+        return None
+    own = copy.deepcopy(condition)
+    own.reset()
+    return own

@@ -1,0 +1,93 @@
+"""A run's thread: what it opens with, and what is saved of it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from ...protocol.commands import CheckpointLoaded, LoadCheckpoint
+from ...protocol.errors import ConfigurationError
+from ...protocol.messages import Message, ToolResult
+from ..checkpoints.delta import Baseline, build_save, restore
+from .run import Run
+
+UNANSWERED = "outcome unknown: the process stopped before this call's result was kept. Verify what happened before you repeat it."
+
+
+async def open_turn(run: Run) -> None:
+    """Begin a conversation, or a new turn of the thread's: its messages stay, every counter starts anew."""
+    if run.request.cancelled:
+        run.stop("cancelled")
+    prompt = system_prompt(run)
+    earlier: tuple[Message, ...] = ()
+    if durable(run):
+        run.checkpoint = await load(run)
+        if run.checkpoint is not None:
+            earlier = close_open_calls(run.checkpoint.state.messages)
+            run.state = run.state.evolve(metadata={**run.checkpoint.state.metadata, **run.state.metadata})
+    if not earlier:
+        earlier = (Message.system(prompt),) if prompt else ()
+    elif earlier[0].role == "system" and prompt:
+        earlier = (Message.system(prompt), *earlier[1:])
+    run.state = run.state.evolve(messages=(*earlier, Message.user(run.request.prompt)))
+
+
+def system_prompt(run: Run) -> str | None:
+    """The system prompt of this turn; a callable is asked anew every time."""
+    prompt = run.config.system_prompt
+    if callable(prompt):
+        return str(prompt({"prompt": run.request.prompt, "metadata": dict(run.request.metadata)}))
+    return prompt
+
+
+def close_open_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Answer the calls that an earlier, killed turn left open: their outcome is unknown, they are not run again."""
+    answered = {message.tool_call_id for message in messages if message.role == "tool"}
+    if all(call.id in answered for message in messages for call in message.tool_calls):
+        return messages
+    closed: list[Message] = []
+    for index, message in enumerate(messages):
+        closed.append(message)
+        following = messages[index + 1].role if index + 1 < len(messages) else None
+        if following != "tool" or message.role == "assistant":
+            for call in message.tool_calls:
+                if call.id not in answered:
+                    closed.append(Message.tool(ToolResult(tool_call_id=call.id, name=call.name, error=UNANSWERED)))
+    return tuple(closed)
+
+
+def durable(run: Run) -> bool:
+    """Whether this run's state is stored.
+
+    Raises:
+        ConfigurationError: a thread was asked for, but the agent has no checkpointer.
+    """
+    if run.request.thread_id is None:
+        return False
+    if run.config.checkpointer is None:
+        raise ConfigurationError(f"thread_id={run.request.thread_id!r} needs an agent with a checkpointer, e.g. 'sqlite:///umbel.db'")
+    return True
+
+
+async def load(run: Run) -> Baseline | None:
+    """The thread's newest checkpoint, None for a new thread."""
+    request = LoadCheckpoint(store=run.config.checkpointer, thread_id=run.request.thread_id or "")
+    loaded: CheckpointLoaded = await run.peers.checkpointer().request(request)
+    return restore(loaded)
+
+
+async def save(run: Run, *, final: bool = False, reason: str | None = None) -> None:
+    """Store the state as it is now. The save names the checkpoint it continues, so two writers cannot overwrite each other."""
+    if run.request.thread_id is None or run.config.checkpointer is None or not run.opened:
+        return
+    message, baseline = build_save(
+        run.state,
+        store=run.config.checkpointer,
+        thread_id=run.request.thread_id,
+        checkpoint_id=uuid.uuid4().hex,
+        created_at=time.time(),
+        baseline=run.checkpoint,
+        metadata={"run_id": run.id, "finished": final, "reason": reason},
+    )
+    await run.peers.checkpointer().request(message)
+    run.checkpoint = baseline

@@ -1,0 +1,240 @@
+"""One worker process as its parent sees it: started, spoken to, killed with its whole group, reaped."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+from pydantic import ValidationError
+
+from ...protocol.errors import ToolCrashed
+from ...protocol.messages import ToolCall, ToolResult
+from .context import ToolContext
+from .decorator import Tool
+from .invoke import failed, timed_out
+from .worker import HEADER, MAX_FRAME
+
+_BOOT = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[3]); "
+    "from umbel.actors.tools.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+)
+_LAST_WORDS = 0.2
+_CONTEXT_FIELDS = tuple(f.name for f in dataclasses.fields(ToolContext) if f.name != "reporter")
+
+Outcome = ToolResult | str
+
+
+class WorkerProcess(asyncio.Protocol):
+    """A worker. Everything here happens in the loop's thread, except waiting for the process to end.
+
+    The process must be started by a thread that lives as long as it should: the kernel ends it with that thread.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket, child = socket.socketpair()
+        with child:
+            command = [sys.executable, "-P", "-c", _BOOT, str(child.fileno()), str(os.getpid()), json.dumps(sys.path)]
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
+                command, pass_fds=[child.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        self.pid = self._process.pid
+        self.known: set[str] = set()
+        self.served = 0
+        self.exited: asyncio.Future[int | None] = self._loop.create_future()
+        self.on_free: Callable[[WorkerProcess], None] = lambda worker: None
+        self.on_exit: Callable[[WorkerProcess], None] = lambda worker: None
+        self._signals = threading.Lock()
+        self._reaped = self._doomed = False
+        self._buffer = bytearray()
+        self._transport: asyncio.WriteTransport | None = None
+        self._call: _Call | None = None
+        threading.Thread(target=self._reap, name="umbel-reaper", daemon=True).start()
+
+    @property
+    def usable(self) -> bool:
+        return not self._doomed and self._call is None and not self.exited.done()
+
+    async def connect(self) -> None:
+        try:
+            await self._loop.create_connection(lambda: self, sock=self._socket)
+        except BaseException:
+            self.kill()
+            raise
+
+    def submit(
+        self, tool: Tool, call: ToolCall, context: ToolContext, definition: tuple[str, bytes], memory_mb: int
+    ) -> asyncio.Future[Outcome]:
+        """Start a call. The outcome is its result, or text when the definition could not be loaded there."""
+        name, blob = definition
+        current = self._call = _Call(tool, call, context, self._loop.create_future(), name)
+        self.served += 1
+        fields = {field: getattr(context, field) for field in _CONTEXT_FIELDS}
+        fields["listened"] = context.reporter is not None
+        frame = ["call", name, None if name in self.known else blob, call.model_dump_json().encode(), fields, memory_mb]
+        if self.exited.done():
+            self._settle(self._crashed(current))
+        else:
+            self._write(msgpack.packb(frame, default=str))
+        return current.outcome
+
+    def abandon(self, grace: float) -> None:
+        """Nobody waits for the current call any more: let it end within ``grace`` seconds, if it has begun at all."""
+        current = self._call
+        if current is None:
+            return
+        if current.started and grace > 0:
+            current.timers.append(self._loop.call_later(grace, self._kill_if, current))
+        else:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL the process and its group. It is never used again."""
+        self._doomed = True
+        with self._signals:
+            if not self._reaped:
+                _kill_group(self.pid)
+        if self._transport is not None:
+            self._transport.abort()
+        else:
+            self._socket.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport) or hasattr(transport, "write")  # uvloop has its own classes
+        self._transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        buffer = self._buffer
+        buffer += data
+        while len(buffer) >= HEADER.size:
+            end = HEADER.size + HEADER.unpack_from(buffer)[0]
+            if len(buffer) < end:
+                return
+            frame = msgpack.unpackb(bytes(buffer[HEADER.size : end]), max_buffer_size=MAX_FRAME)
+            del buffer[:end]
+            self._on_frame(frame)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # Either it died, and the reaper tells how, or a tool closed every descriptor: then it is of no use any more.
+        if not self.exited.done():
+            self._loop.call_later(_LAST_WORDS, self.kill)
+
+    def _on_frame(self, frame: list[Any]) -> None:
+        kind, current = frame[0], self._call
+        if current is None:
+            return
+        if kind == "started":
+            current.started = True
+            self.known.add(current.definition)
+            if current.tool.timeout is not None:
+                current.timers.append(self._loop.call_later(current.tool.timeout, self._expire, current))
+        elif kind == "progress" and current.context.reporter is not None and not current.outcome.done():
+            current.context.reporter(frame[1], frame[2], frame[3])
+        elif kind == "unloadable":
+            self._settle(str(frame[1]))
+            self.on_free(self)
+        elif kind == "done":
+            try:
+                result: Outcome = ToolResult.model_validate_json(frame[1])
+            except ValidationError:
+                result = failed(current.call, ToolCrashed(f"tool {current.tool.name!r} disturbed its worker process"))
+            self._settle(result)
+            if frame[2]:
+                self.kill()
+            else:
+                self.on_free(self)
+
+    def _expire(self, current: _Call) -> None:
+        if self._call is current:
+            self._settle(timed_out(current.tool, current.call))
+            self.kill()
+
+    def _kill_if(self, current: _Call) -> None:
+        if self._call is current:
+            self.kill()
+
+    def _settle(self, outcome: Outcome) -> None:
+        current, self._call = self._call, None
+        if current is None:
+            return
+        for timer in current.timers:
+            timer.cancel()
+        if not current.outcome.done():
+            current.outcome.set_result(outcome)
+
+    def _write(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(HEADER.pack(len(data)) + data)
+
+    def _reap(self) -> None:
+        try:
+            # Without reaping, so that the pid (and with it the group id) cannot be given to another process yet.
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            pass  # this process ignores SIGCHLD: the kernel has reaped it
+        with self._signals:
+            _kill_group(self.pid)
+            code: int | None = self._process.wait()
+            self._reaped = True
+        try:
+            self._loop.call_soon_threadsafe(self._on_exit, code)
+        except RuntimeError:
+            pass  # the loop is closed; nobody waits
+
+    def _on_exit(self, code: int | None) -> None:
+        self._doomed = True
+        if not self.exited.done():
+            self.exited.set_result(code)
+        self.on_exit(self)
+        # What it wrote before it ended may still be on the way.
+        self._loop.call_later(0 if self._call is None else _LAST_WORDS / 4, self._bury)
+
+    def _bury(self) -> None:
+        if self._call is not None:
+            self._settle(self._crashed(self._call))
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _crashed(self, current: _Call) -> ToolResult:
+        code = self.exited.result() if self.exited.done() else None
+        return failed(current.call, ToolCrashed(f"tool {current.tool.name!r} crashed: its process {_how(code)}", exit_code=code))
+
+
+class _Call:
+    __slots__ = ("call", "context", "definition", "outcome", "started", "timers", "tool")
+
+    def __init__(
+        self, tool: Tool, call: ToolCall, context: ToolContext, outcome: asyncio.Future[Outcome], definition: str
+    ) -> None:
+        self.tool, self.call, self.context, self.outcome, self.definition = tool, call, context, outcome, definition
+        self.started = False
+        self.timers: list[asyncio.TimerHandle] = []
+
+
+def _how(code: int | None) -> str:
+    if code is None:
+        return "ended"
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass  # nothing of it is left

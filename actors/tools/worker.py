@@ -1,0 +1,189 @@
+"""The child side of process isolation: one process, one tool call at a time (see ``workers.py`` for the parent).
+
+The process must never outlive its executor, nor leave behind what a tool started: the kernel kills it when its parent
+dies, and a tiny guard process in the same group then kills the group.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import hashlib
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .decorator import Tool
+
+HEADER = struct.Struct(">I")
+MAX_FRAME = 256 * 1024 * 1024
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_MEBIBYTE = 1024 * 1024
+
+
+def main(fd: int, parent: int) -> None:
+    """Serve the socket ``fd`` until the parent closes it or dies."""
+    os.set_inheritable(fd, False)
+    die_with(parent, signal.SIGKILL)
+    _start_guard(fd)
+    _prctl(_PR_SET_NAME, b"umbel-tool")
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except OSError:
+        pass  # not allowed in some containers; the memory limit still holds
+    faulthandler.disable()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        Worker(socket.socket(fileno=fd)).serve()
+    except (OSError, EOFError):
+        pass  # the parent is gone
+    finally:
+        os._exit(0)
+
+
+def die_with(parent: int, number: int) -> None:
+    """Have the kernel send this process signal ``number`` when ``parent`` ends; exit if it has ended already."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _prctl(option: int, value: Any) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def _start_guard(fd: int) -> None:
+    leader = os.getpid()
+    if os.fork():
+        return
+    try:
+        os.close(fd)
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(null, stream)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        _prctl(_PR_SET_NAME, b"umbel-guard")
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() == leader:
+            signal.sigwait({signal.SIGTERM})
+        os.killpg(leader, signal.SIGKILL)
+    finally:
+        os._exit(0)
+
+
+class Worker:
+    """Reads calls from a socket, runs them one after another, writes results.
+
+    Frames are msgpack lists with a length before them. From the parent: ``["call", hash, blob | None, call, context,
+    memory_mb]``. To the parent: ``["ready"]``, ``["unloadable", text]``, ``["started"]``, ``["progress", ...]``, and
+    ``["done", result, retire]``.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        import msgpack
+
+        self._pack, self._unpack = msgpack.packb, msgpack.unpackb
+        self._socket = sock
+        self._lock = threading.Lock()
+        self._tools: dict[str, Tool] = {}
+        self._pid = os.getpid()
+        from . import invoke  # noqa: F401 - imported before the first call, so that its clock does not pay for it
+
+    def serve(self) -> None:
+        self.send(["ready"])
+        while True:
+            _, definition, blob, call, context, memory_mb = self._unpack(self._receive(), max_buffer_size=MAX_FRAME)
+            tool = self._load(definition, blob)
+            if tool is not None:
+                self.send(["started"])
+                self._run(tool, call, context, memory_mb)
+
+    def send(self, frame: list[Any]) -> None:
+        """Write a frame; callable from any thread."""
+        data = self._pack(frame)
+        with self._lock:
+            self._socket.sendall(HEADER.pack(len(data)) + data)
+
+    def _receive(self) -> bytes:
+        (size,) = HEADER.unpack(self._exactly(HEADER.size))
+        return self._exactly(size)
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray(size)
+        view = memoryview(data)
+        filled = 0
+        while filled < size:
+            count = self._socket.recv_into(view[filled:])
+            if count == 0:
+                raise EOFError
+            filled += count
+        return bytes(data)
+
+    def _load(self, definition: str, blob: bytes | None) -> Tool | None:
+        if blob is not None:
+            import cloudpickle
+
+            try:
+                self._tools[definition] = cloudpickle.loads(blob)
+            except BaseException as error:  # noqa: BLE001 - loading runs the user's imports; the parent reports it
+                self.send(["unloadable", f"{type(error).__name__}: {error}"[:1_000]])
+                return None
+        return self._tools[definition]
+
+    def _run(self, tool: Tool, call_json: bytes, fields: dict[str, Any], memory_mb: int) -> None:
+        from ...protocol.messages import ToolCall
+        from .context import ToolContext
+        from .invoke import failed
+
+        call = ToolCall.model_validate_json(call_json)
+        listened = fields.pop("listened")
+        context = ToolContext(**fields, reporter=self._report if listened else None)
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_mb * _MEBIBYTE, hard))
+        try:
+            result = _call(tool, call, context)
+        except BaseException as error:  # noqa: BLE001 - even a KeyboardInterrupt of a body is only that call's error
+            result = failed(call, error)
+        finally:
+            if os.getpid() != self._pid:
+                os._exit(0)  # a body that forked and returned twice: the copy must not answer
+            resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+        blob = result.model_dump_json().encode()
+        if len(blob) > MAX_FRAME // 2:
+            blob = failed(call, MemoryError(f"a result of {len(blob)} bytes is too large")).model_dump_json().encode()
+        _flush()
+        self.send(["done", blob, (result.error or "").startswith("MemoryError")])
+
+    def _report(self, progress: float, total: float | None, message: str | None) -> bool:
+        self.send(["progress", float(progress), total, message])
+        return True
+
+
+def _call(tool: Tool, call: Any, context: Any) -> Any:
+    from .invoke import run_async, run_sync
+
+    if not tool.is_async:
+        return run_sync(tool, call, context)
+    import asyncio
+
+    return asyncio.run(run_async(tool, call, context))
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue  # a tool may close or replace its output
+
+
+def content_hash(blob: bytes) -> str:
+    """The name under which a definition is kept."""
+    return hashlib.blake2b(blob, digest_size=16).hexdigest()

@@ -1,0 +1,171 @@
+"""The actors that one process hosts, behind one mailbox, and how they find those in other processes."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Collection
+from typing import Any
+
+import psutil
+
+from ..actors.agent.actor import AgentActor
+from ..actors.checkpoints.actor import CheckpointerActor
+from ..actors.definitions import Definitions
+from ..actors.frames import Channel, Transport
+from ..actors.link import Link, LocalLink
+from ..actors.mailbox import Mailbox
+from ..actors.supervisor.actor import SupervisorActor
+from ..actors.tools.executor import ToolExecutorActor
+from ..protocol.commands import (
+    CancelRun,
+    Define,
+    ExecuteCall,
+    ForgetRuns,
+    LoadCheckpoint,
+    Ping,
+    Pong,
+    SaveCheckpoint,
+    StartRun,
+    ThinkRequest,
+)
+from ..protocol.config import Topology
+
+SUPERVISOR, AGENT, TOOLS, CHECKPOINTER = "supervisor", "agent", "tools", "checkpointer"
+ROLES = (SUPERVISOR, AGENT, TOOLS, CHECKPOINTER)
+EXECUTOR_LINGER = 0.001
+
+Connect = Callable[[str], Transport]
+
+
+class Cell:
+    """One process's share of the actors.
+
+    Args:
+        name: this process's actor name.
+        epoch: this incarnation.
+        roles: which of ``ROLES`` it hosts.
+        topology: how many of each there are.
+        connect: from an actor's name (``kind/pool/shard``) to a transport.
+        definitions: the agents known here.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        epoch: int,
+        roles: Collection[str],
+        topology: Topology,
+        connect: Connect | None,
+        definitions: Definitions,
+    ) -> None:
+        own_process = set(roles) == {TOOLS}
+        linger = EXECUTOR_LINGER if own_process else 0.0
+        self.mailbox = Mailbox(name, epoch, capacity=topology.max_runs, linger=linger)
+        self.directory = Directory(name, epoch, self.mailbox, roles, topology, connect, definitions)
+        self._closers: list[Callable[[], Any]] = [self.directory.close]
+        self.mailbox.on(Define, definitions.define)
+        self.mailbox.on(Ping, self._ping)
+        if SUPERVISOR in roles:
+            supervisor = SupervisorActor(definitions, self.directory)
+            self.mailbox.on(StartRun, supervisor.start)
+            self.mailbox.on(CancelRun, supervisor.cancel)
+            self.stop_runs = supervisor.stop_runs
+        if AGENT in roles:
+            agent = AgentActor(definitions)
+            self.mailbox.on(ThinkRequest, agent.think)
+            self.mailbox.on(ForgetRuns, agent.forget)
+            self._closers.append(agent.close)
+        if TOOLS in roles or SUPERVISOR in roles:  # beside a supervisor: tools placed "local"
+            executor = ToolExecutorActor(definitions.find_tool, own_process=own_process)
+            self.mailbox.on(ExecuteCall, executor.execute)
+            self._closers.append(executor.close)
+        if CHECKPOINTER in roles:
+            checkpointer = CheckpointerActor()
+            self.mailbox.on(SaveCheckpoint, checkpointer.save)
+            self.mailbox.on(LoadCheckpoint, checkpointer.load)
+            self._closers.append(checkpointer.close)
+
+    async def close(self) -> None:
+        """Stop what runs and release connections, threads and processes."""
+        await self.mailbox.close()
+        for close in self._closers:
+            await close()
+
+    async def _ping(self, message: Ping, caller: Any) -> Pong:
+        return self.report()
+
+    def report(self) -> Pong:
+        """What this process is doing."""
+        links = {name: dict(link.stats) for name, link in self.directory.links.items()}
+        rss = psutil.Process().memory_info().rss
+        return Pong(epoch=self.mailbox.epoch, pid=os.getpid(), busy=self.mailbox.busy, rss_bytes=rss, stats={"links": links})
+
+
+class Directory:
+    """Finds the channel to another actor: in this process where it is hosted here, else a link, made at first use."""
+
+    def __init__(
+        self,
+        name: str,
+        epoch: int,
+        mailbox: Mailbox,
+        roles: Collection[str],
+        topology: Topology,
+        connect: Connect | None,
+        definitions: Definitions,
+    ) -> None:
+        self.links: dict[str, Link] = {}
+        self._name = name
+        self._epoch = epoch
+        self._roles = roles
+        self._topology = topology
+        self._connect = connect
+        self._definitions = definitions
+        self._local = LocalLink(mailbox)
+
+    def agent(self, agent: Any, run_id: str, attempt: int = 0) -> Channel:
+        placement = agent.config.placement
+        if placement is None or placement.pool == "default":
+            return self._channel(AGENT, "default", _shard(run_id, self._topology.agents, attempt))
+        return self._channel(AGENT, placement.pool, _shard(run_id, placement.replicas, attempt))
+
+    def tools(self, tool: Any, run_id: str) -> Channel:
+        placement = tool.placement
+        if placement == "local":
+            return self._local
+        if placement is None:
+            return self._channel(TOOLS, "default", _shard(run_id, self._topology.tool_executors))
+        return self._channel(TOOLS, placement.pool, _shard(run_id, placement.replicas))
+
+    def supervisor(self, run_id: str) -> Channel:
+        return self._channel(SUPERVISOR, "default", _shard(run_id, self._topology.supervisors or 1))
+
+    def checkpointer(self) -> Channel:
+        return self._channel(CHECKPOINTER, "default", 0)
+
+    def register(self, agent: Any) -> str:
+        """Make a definition that came inside another one known here."""
+        return self._definitions.register(agent)
+
+    def blob(self, definition: str) -> bytes:
+        return bytes(self._definitions.get(definition).packed[1])
+
+    async def close(self) -> None:
+        for link in self.links.values():
+            await link.close()
+
+    def _channel(self, role: str, pool: str, shard: int) -> Channel:
+        if self._connect is None or (pool == "default" and role in self._roles and role != SUPERVISOR):
+            return self._local
+        name = f"{role}/{pool}/{shard}"
+        if name == self._name:
+            return self._local
+        link = self.links.get(name)
+        if link is None:
+            self.links[name] = link = Link(self._name, self._epoch, name, self._connect(name))
+        return link
+
+
+def _shard(run_id: str, count: int, attempt: int = 0) -> int:
+    return 0 if count == 1 else (zlib.crc32(run_id.encode()) + attempt) % count

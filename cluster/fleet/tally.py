@@ -1,0 +1,73 @@
+"""What a run of a fleet counts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from .results import Status, TaskResult
+from .tasks import Task
+
+_SAMPLE = 20
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of finished tasks, and what they cost."""
+
+    ok: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    invalid: int = 0
+    skipped: int = 0
+    retries: int = 0
+    tokens: int = 0
+    cost_usd: float | None = None
+    failures: list[TaskResult] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        """Tasks with a result."""
+        return self.ok + self.failed + self.cancelled + self.invalid
+
+    def add(self, result: TaskResult) -> None:
+        """Count one more."""
+        setattr(self, result.status, getattr(self, result.status) + 1)
+        self.retries += max(0, result.attempts - 1)
+        self.tokens += result.tokens
+        if result.cost_usd is not None:
+            self.cost_usd = (self.cost_usd or 0.0) + result.cost_usd
+        if result.status != "ok" and len(self.failures) < _SAMPLE:
+            self.failures.append(result)
+
+
+@dataclass(slots=True)
+class Attempts:
+    """A task in flight: what its attempts cost so far."""
+
+    task: Task
+    order: int
+    started: float
+    count: int = 0
+    tokens: int = 0
+    cost_usd: float | None = None
+
+    def add(self, metrics: Any) -> None:
+        """Count what one attempt cost."""
+        self.tokens += int(getattr(metrics, "total_tokens", 0) or 0)
+        cost = getattr(metrics, "cost_usd", None)
+        if cost is not None:
+            self.cost_usd = (self.cost_usd or 0.0) + cost
+
+    def result(self, status: Status, **fields: Any) -> TaskResult:
+        """The task's line, as of now."""
+        return TaskResult(
+            id=self.task.id,
+            status=status,
+            tokens=self.tokens,
+            cost_usd=self.cost_usd,
+            duration_s=round(time.monotonic() - self.started, 6),
+            attempts=self.count,
+            **fields,
+        )

@@ -1,0 +1,129 @@
+"""The Ray actor that hosts a cell, and the transport that reaches one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError, RayTaskError
+
+from ..actors.definitions import Definitions
+from ..actors.frames import Frames, Unreachable
+from ..protocol.config import Topology
+from ..protocol.errors import PeerLost, RemoteError, UmbelError
+from .cell import Cell
+
+NAMESPACE = "umbel"
+OPTIONS: dict[str, Any] = {
+    "num_cpus": 0,
+    "max_concurrency": 5_000,
+    "max_restarts": -1,
+    "max_task_retries": 0,
+    "enable_task_events": False,
+}
+
+
+@ray.remote(concurrency_groups={"ctl": 16})
+class Host:
+    """One actor process. ``deliver`` and ``collect`` are the mailbox; what must get through always has its own threads.
+
+    Args:
+        namespace: first part of the names of this runtime's actors.
+        name: this actor's own (``kind/pool/shard``).
+        roles: what it hosts.
+        topology: the runtime's, as JSON.
+    """
+
+    def __init__(self, namespace: str, name: str, roles: list[str], topology: str) -> None:
+        self._epoch = time.time_ns()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        shape = Topology.model_validate_json(topology)
+        self._cell = Cell(name, self._epoch, roles, shape, lambda peer: RayTransport(namespace, peer), Definitions())
+        gc.collect()
+        gc.freeze()  # what is alive now stays: the collector need not look at it again
+
+    async def hello(self) -> int:
+        self._loop = asyncio.get_running_loop()
+        return self._epoch
+
+    async def deliver(self, frame: bytes, *large: bytes) -> Any:
+        return _returned(*await self._cell.mailbox.deliver(frame, large))
+
+    async def collect(self, frame: bytes) -> Any:
+        return _returned(*await self._cell.mailbox.collect(frame))
+
+    @ray.method(concurrency_group="ctl")
+    async def control(self, frame: bytes) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._cell.mailbox.control, frame)
+
+    @ray.method(concurrency_group="ctl")
+    async def report(self) -> str:
+        return self._cell.report().model_dump_json()
+
+    async def close(self) -> None:
+        await self._cell.close()
+
+
+def _returned(frame: bytes, large: Sequence[bytes]) -> Any:
+    """A plain frame travels inside the reply; large blobs travel beside it, by reference."""
+    return (frame, [ray.put(blob) for blob in large]) if large else frame
+
+
+def actor_name(namespace: str, name: str) -> str:
+    return f"umbel/{namespace}/{name}"
+
+
+class RayTransport:
+    """Frames as Ray calls on the named actor, found at first use."""
+
+    def __init__(self, namespace: str, name: str) -> None:
+        self._full_name = actor_name(namespace, name)
+        self._name = name
+        self._handle: Any = None
+
+    async def hello(self) -> int:
+        return int(await self._call("hello"))
+
+    async def deliver(self, frame: bytes, large: Sequence[bytes]) -> Frames:
+        return await self._frames("deliver", frame, *(ray.put(blob) for blob in large))
+
+    async def collect(self, frame: bytes) -> Frames:
+        return await self._frames("collect", frame)
+
+    async def control(self, frame: bytes) -> None:
+        await self._call("control", frame)
+
+    async def _frames(self, method: str, *arguments: Any) -> Frames:
+        answer = await self._call(method, *arguments)
+        if type(answer) is bytes:
+            return answer, ()
+        frame, references = answer
+        return frame, [await reference for reference in references]
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        """One Ray call, its errors in the mailbox's words: it may come back, it is gone, or its code is wrong."""
+        try:
+            if self._handle is None:
+                self._handle = ray.get_actor(self._full_name, NAMESPACE)
+            return await getattr(self._handle, method).remote(*arguments)
+        except ActorDiedError as error:
+            raise PeerLost(f"{self._name} died and is not restarted: {_line(error)}", peer=self._name) from None
+        except (ActorUnavailableError, RayActorError):
+            raise Unreachable from None
+        except RayTaskError as error:
+            cause = error.cause
+            raise cause if isinstance(cause, UmbelError) else RemoteError(f"{self._name}: {_line(error)}") from None
+        except RayError:  # a lost object, an overloaded node: the call may be tried again
+            raise Unreachable from None
+        except ValueError as error:
+            raise PeerLost(f"there is no actor {self._full_name}: {_line(error)}", peer=self._name, delivered="no") from None
+
+
+def _line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1][:500] if lines else type(error).__name__

@@ -1,0 +1,62 @@
+"""The inline runtime: all actors in the caller's process, on the caller's event loop, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from ..actors.definitions import LocalDefinitions
+from ..actors.link import LocalLink
+from ..protocol.commands import CancelRun, StartRun
+from ..protocol.config import Topology
+from ..protocol.results import RunOutcome
+from .cell import ROLES, Cell
+
+
+class InlineBackend:
+    """Same actors, same messages, same order of events as on a cluster; for tests and debugging.
+
+    Every event loop gets actors of its own, so several ``asyncio.run`` in one process do not share connections.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._definitions = LocalDefinitions()
+        self._cells: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Cell] = weakref.WeakKeyDictionary()
+
+    def register(self, definition: Any) -> str:
+        return self._definitions.register(definition)
+
+    async def execute(self, definition: Any, request: StartRun, on_event: Callable[[Any], None] | None = None) -> RunOutcome:
+        link = LocalLink(self._cell().mailbox)
+        task = asyncio.ensure_future(
+            link.request(request, on_partial=on_event)
+        )  # its own task, so that stopping it stops only it
+        return (await task).outcome  # type: ignore[no-any-return]
+
+    def cancel(self, run_id: str, request: StartRun) -> None:
+        for loop, cell in list(self._cells.items()):
+            if not loop.is_closed():
+                with contextlib.suppress(RuntimeError):  # the loop closed in between: nothing runs there
+                    loop.call_soon_threadsafe(cell.stop_runs, CancelRun(run_id=run_id))
+
+    async def close_here(self) -> None:
+        """Close the actors of the running event loop."""
+        cell = self._cells.pop(asyncio.get_running_loop(), None)
+        if cell is not None:
+            await cell.close()
+
+    async def close(self) -> None:
+        """Close the runtime."""
+        await self.close_here()
+
+    def _cell(self) -> Cell:
+        loop = asyncio.get_running_loop()
+        cell = self._cells.get(loop)
+        if cell is None:
+            self._cells[loop] = cell = Cell("inline", time.time_ns(), ROLES, self._topology, None, self._definitions)
+        return cell

@@ -1,0 +1,176 @@
+"""``Runtime``: where runs happen. Inline, on a local Ray that is started at first use, or on an existing cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, Self, TypeVar
+
+from ..actors.runnable import in_own_thread, provide_runtime
+from ..protocol.commands import StartRun
+from ..protocol.config import Topology
+from ..protocol.errors import RuntimeClosed
+from ..protocol.results import RunOutcome
+from .inline import InlineBackend
+
+T = TypeVar("T")
+
+
+class Backend(Protocol):
+    """What ``InlineBackend`` and ``RayBackend`` have in common."""
+
+    def register(self, definition: Any) -> str: ...
+    async def execute(
+        self, definition: Any, request: StartRun, on_event: Callable[[Any], None] | None = None
+    ) -> RunOutcome: ...
+    def cancel(self, run_id: str, request: StartRun) -> None: ...
+    async def close_here(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+class Runtime:
+    """The place where agents run; a sync and async context manager, current inside its ``with`` block.
+
+    Without any, the first run starts one: inline if ``UMBEL_RUNTIME=inline``, else on the cluster that ``RAY_ADDRESS``
+    (or a Ray job) names, else on a local Ray. It is shut down at exit.
+
+    Args:
+        inline: everything in this process, without Ray.
+        address: of an existing Ray cluster; ``"local"`` always starts a new one; None finds or starts one.
+        topology: which actors exist.
+        namespace: first part of the actors' names; None makes one up, so that runtimes do not meet.
+        **ray_options: passed to ``ray.init``.
+    """
+
+    _current: Runtime | None = None
+    _lock = threading.RLock()
+
+    def __init__(
+        self,
+        *,
+        inline: bool = False,
+        address: str | None = None,
+        topology: Topology | None = None,
+        namespace: str | None = None,
+        **ray_options: Any,
+    ) -> None:
+        self._inline = inline
+        self._address = address
+        self._topology = topology or Topology()
+        self._namespace = namespace
+        self._ray_options = ray_options
+        self._backend: Backend | None = None
+        self._closed = False
+        self._before: list[Runtime | None] = []
+        self._runners = threading.local()
+
+    @classmethod
+    def current(cls) -> Runtime:
+        """The runtime of the innermost ``with`` block, or the default one, which is started if need be."""
+        with cls._lock:
+            if cls._current is None or cls._current._closed:
+                cls._current = cls(inline=os.environ.get("UMBEL_RUNTIME") == "inline")
+                atexit.register(cls._current.close)
+            return cls._current
+
+    @property
+    def inline(self) -> bool:
+        return self._inline
+
+    @property
+    def backend(self) -> Backend:
+        """The machinery, started at first use."""
+        if self._backend is None:
+            with self._lock:
+                if self._closed:
+                    raise RuntimeClosed("this runtime was closed; make another one")
+                if self._backend is None:
+                    self._backend = self._start()
+        return self._backend
+
+    def start(self) -> Self:
+        """Start now instead of at the first run."""
+        _ = self.backend
+        return self
+
+    def register(self, definition: Any) -> str:
+        return self.backend.register(definition)
+
+    async def execute(self, definition: Any, request: StartRun, on_event: Callable[[Any], None] | None = None) -> RunOutcome:
+        return await self.backend.execute(definition, request, on_event)
+
+    def cancel(self, run_id: str, request: StartRun) -> None:
+        self.backend.cancel(run_id, request)
+
+    def run_sync(self, job: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end from synchronous code. Every thread keeps one event loop for this."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._runner().run(job)
+        return in_own_thread(lambda: asyncio.run(self._once(job)))
+
+    def close(self) -> None:
+        """Stop the actors, and the local Ray if this runtime started it. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        backend, self._backend = self._backend, None
+        try:
+            if backend is not None:
+                self.run_sync(backend.close())
+        finally:
+            runner: asyncio.Runner | None = getattr(self._runners, "runner", None)
+            if runner is not None:
+                runner.close()
+
+    async def aclose(self) -> None:
+        """:meth:`close` for asynchronous code: also releases what belongs to the running event loop."""
+        self._closed = True
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            await backend.close()
+
+    def __enter__(self) -> Self:
+        self._before.append(Runtime._current)
+        Runtime._current = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Runtime._current = self._before.pop()
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        self._before.append(Runtime._current)
+        Runtime._current = self
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        Runtime._current = self._before.pop()
+        await self.aclose()
+
+    def _start(self) -> Backend:
+        if self._inline:
+            return InlineBackend(self._topology)
+        from .ray_backend import RayBackend
+
+        return RayBackend(self._topology, self._address, self._namespace, self._ray_options)
+
+    def _runner(self) -> asyncio.Runner:
+        runner: asyncio.Runner | None = getattr(self._runners, "runner", None)
+        if runner is None:
+            self._runners.runner = runner = asyncio.Runner()
+        return runner
+
+    async def _once(self, job: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await job
+        finally:
+            if self._backend is not None:
+                await self._backend.close_here()
+
+
+provide_runtime(Runtime.current)

@@ -1,0 +1,161 @@
+"""Messages to bytes and back.
+
+A message travels as ``(kind, blob)``: ``kind`` is ``"<ClassName>@<schema version>"`` and ``blob`` is the message's own
+JSON. Frames (see ``actors/mailbox.py``) are msgpack; whoever only routes never looks inside a blob. Decoding is total:
+any bytes give a message or a typed :class:`ProtocolError`, never another exception, a hang or code execution.
+
+Older schema versions are read when the class says how (``upgrades``), everything else is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgpack
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+
+from .errors import DecodeError, MessageTooLarge, ProtocolError, SchemaVersionError, UnknownKind
+from .messages import Frozen, clean_value
+
+MAX_MESSAGE_BYTES = 256 * 1024 * 1024
+_T = TypeVar("_T", bound=type[Frozen])
+_BY_KIND: dict[str, type[Frozen]] = {}
+_BY_NAME: dict[str, type[Frozen]] = {}
+_UPGRADES: dict[str, tuple[type[Frozen], Callable[[dict[str, Any]], dict[str, Any]]]] = {}
+
+
+def message_type(cls: _T) -> _T:
+    """Class decorator: make ``cls`` known to the codec under its name and schema version."""
+    if _BY_NAME.get(cls.__name__, cls).__module__ != cls.__module__:
+        raise ProtocolError(f"two message types are named {cls.__name__}")
+    _BY_NAME[cls.__name__] = _BY_KIND[kind_of(cls)] = cls
+    return cls
+
+
+def upgrade_from(cls: type[Frozen], version: int) -> Callable[[Callable[[dict[str, Any]], dict[str, Any]]], Any]:
+    """Decorator: the function turns the decoded JSON object of ``cls`` at ``version`` into today's form."""
+
+    def register(function: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        _UPGRADES[f"{cls.__name__}@{version}"] = (cls, function)
+        return function
+
+    return register
+
+
+def kind_of(cls: type[Frozen]) -> str:
+    """The wire name of a message class."""
+    return f"{cls.__name__}@{cls.schema_version}"
+
+
+def message_types() -> tuple[type[Frozen], ...]:
+    """Every registered message class, by name."""
+    return tuple(_BY_NAME[name] for name in sorted(_BY_NAME))
+
+
+def encode(message: Frozen) -> tuple[str, bytes]:
+    """``message`` as ``(kind, blob)``.
+
+    Raises:
+        ProtocolError: the class is not registered, or a value inside cannot be written as JSON (it is named).
+        MessageTooLarge: the blob would exceed 256 MiB.
+    """
+    cls = type(message)
+    kind = kind_of(cls)
+    if kind not in _BY_KIND:
+        raise ProtocolError(f"{cls.__name__} is not a message type; decorate it with @message_type")
+    blob = to_json(message)
+    if len(blob) > MAX_MESSAGE_BYTES:
+        raise MessageTooLarge(f"{kind} has {len(blob)} bytes, the limit is {MAX_MESSAGE_BYTES}", size=len(blob))
+    return kind, blob
+
+
+def to_json(message: Frozen) -> bytes:
+    """``message`` as one JSON object, whether or not it is a registered message type.
+
+    Raises:
+        ProtocolError: a value inside cannot be written as JSON.
+    """
+    try:
+        return message.__pydantic_serializer__.to_json(message)
+    except (PydanticSerializationError, UnicodeEncodeError, ValueError, RecursionError) as error:
+        return _encode_again(message, error)
+
+
+def _encode_again(message: Frozen, error: Exception) -> bytes:
+    """Values that no validator cleaned (set by ``evolve``) may hold unpaired surrogates: clean them and try once more."""
+    try:
+        return json.dumps(clean_value(message.model_dump(mode="json"))).encode()
+    except (PydanticSerializationError, UnicodeEncodeError, ValueError, TypeError, RecursionError):
+        raise ProtocolError(f"{type(message).__name__} cannot be written as JSON: {error}") from error
+
+
+def decode(kind: str, blob: bytes) -> Frozen:
+    """The message that :func:`encode` wrote.
+
+    Raises:
+        UnknownKind: no such message class here.
+        SchemaVersionError: the class is known, this version of it is not.
+        DecodeError: the blob is not a valid message of that kind.
+    """
+    cls = _BY_KIND.get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        return _decode_old(kind, blob)
+    try:
+        return cls.__pydantic_validator__.validate_json(blob)  # type: ignore[no-any-return]
+    except ValidationError as error:
+        raise DecodeError(f"not a valid {kind}: {_first(error)}", kind=kind) from None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DecodeError(f"not a valid {kind}: {error}", kind=str(kind)) from None
+
+
+def _decode_old(kind: Any, blob: bytes) -> Frozen:
+    if not isinstance(kind, str):
+        raise DecodeError(f"a message kind is text, not {type(kind).__name__}")
+    name, _, version = kind.partition("@")
+    if kind in _UPGRADES:
+        cls, function = _UPGRADES[kind]
+        try:
+            return cls.model_validate(function(json.loads(blob)))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DecodeError(f"not a valid {kind}: {error}", kind=kind) from None
+    if name in _BY_NAME:
+        known = _BY_NAME[name].schema_version
+        raise SchemaVersionError(
+            f"{name} arrived with schema version {version[:20]!r}, this process knows {known}; run the same Umbel everywhere",
+            kind=kind[:200],
+        )
+    raise UnknownKind(f"no message type is called {name[:100]!r}", kind=kind[:200])
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "(whole)"
+    return f"{where}: {first['msg']}"
+
+
+def pack(frame: Any) -> bytes:
+    """A frame (lists, ints, text, bytes) as msgpack.
+
+    Raises:
+        ProtocolError: a value that msgpack cannot write.
+    """
+    try:
+        return msgpack.packb(frame)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ProtocolError(f"a frame cannot be written: {error}") from error
+
+
+def unpack(data: bytes) -> Any:
+    """What :func:`pack` wrote.
+
+    Raises:
+        DecodeError: truncated, too deep, oversized or otherwise malformed bytes.
+    """
+    try:
+        # Lengths inside the data are limited to the data's own length, so no short frame can ask for much memory.
+        return msgpack.unpackb(data, strict_map_key=False)
+    except (ValueError, TypeError, RecursionError, MemoryError, OverflowError, msgpack.UnpackException) as error:
+        raise DecodeError(f"malformed frame: {type(error).__name__}: {str(error)[:200]}") from None

@@ -1,0 +1,256 @@
+"""What actors ask of each other. One class per request or reply; the mailbox delivers them (``actors/mailbox.py``).
+
+    caller      -> supervisor    StartRun            -> RunFinished      (events of a subscribed run come as one-way messages)
+    caller      -> supervisor    CancelRun           -> RunsCancelled
+    supervisor  -> agent         ThinkRequest        -> ThinkReply       (ModelChunk messages in between when streaming)
+    supervisor  -> agent         ForgetRuns                              (one way)
+    supervisor  -> tool executor ExecuteCall         -> ToolReply        (ToolProgress messages in between)
+    supervisor  -> checkpointer  SaveCheckpoint      -> CheckpointSaved
+    supervisor  -> checkpointer  LoadCheckpoint      -> CheckpointLoaded
+    anyone      -> anyone        Define                                  (one way, ahead of the first message that needs it)
+    mailbox     -> anyone        Failure                                 (a reply: the request raised)
+
+The mailbox pairs requests with replies; a message itself holds no address.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from .codec import message_type
+from .messages import Frozen, JsonObject, Message, ModelChunk, ModelResponse, Text, ToolCall, ToolResult
+from .results import RunOutcome
+
+message_type(ModelChunk)
+
+
+@message_type
+class Failure(Frozen):
+    """A request failed: an error of ``protocol/errors.py`` as plain values."""
+
+    code: str
+    message: Text
+    details: JsonObject = Field(default_factory=dict)
+
+
+@message_type
+class Define(Frozen):
+    """A definition (agent, tools), pickled once by the caller and cached by every actor under its content hash."""
+
+    definition: str
+    blob: bytes
+
+
+@message_type
+class StartRun(Frozen):
+    """Run one turn.
+
+    Attributes:
+        run_id: chosen by the caller, unique.
+        definition: content hash of the agent.
+        prompt: the user's message.
+        thread_id: conversation to continue (needs a checkpointer).
+        metadata: reaches tools and hooks, and is persisted.
+        ephemeral: reaches tools and hooks, never persisted, logged or returned.
+        model_kwargs: forwarded to every model call of this run.
+        events: send the run's events to the caller.
+        stream_tokens: also send model chunks (needs ``events``).
+        full: the outcome carries the whole final state; otherwise only message, reason and metrics.
+        timeout: seconds from now until the run is stopped with ``time_budget``.
+        parent_run_id: the run that started this one.
+        depth: how many parents are above.
+        cancelled: stop it before its first iteration (a cancel was armed).
+    """
+
+    run_id: str
+    definition: str
+    prompt: Text
+    thread_id: str | None = None
+    metadata: JsonObject = Field(default_factory=dict)
+    ephemeral: JsonObject = Field(default_factory=dict, repr=False)
+    model_kwargs: JsonObject = Field(default_factory=dict)
+    events: bool = False
+    stream_tokens: bool = False
+    full: bool = True
+    timeout: float | None = None
+    parent_run_id: str | None = None
+    depth: int = 0
+    cancelled: bool = False
+
+
+@message_type
+class RunFinished(Frozen):
+    """A run's end, whatever it was."""
+
+    outcome: RunOutcome
+
+
+@message_type
+class CancelRun(Frozen):
+    """Stop runs: one run, those of a thread, or all of an agent (by the caller's agent key)."""
+
+    run_id: str | None = None
+    thread_id: str | None = None
+    definition: str | None = None
+
+
+@message_type
+class RunsCancelled(Frozen):
+    """How many runs were told to stop."""
+
+    count: int
+
+
+@message_type
+class ThinkRequest(Frozen):
+    """Call the model on the conversation of a run.
+
+    Attributes:
+        run_id: whose conversation.
+        definition: content hash of the agent.
+        base: how many messages of the conversation the agent actor should already hold.
+        messages: the messages after those (the whole conversation when ``base`` is 0).
+        use_tools: offer the agent's tools.
+        auxiliary: use the auxiliary model, if the agent has one.
+        stream: send ``ModelChunk`` messages before the reply.
+        model_kwargs: settings for this run's calls.
+    """
+
+    run_id: str
+    definition: str
+    base: int = 0
+    messages: tuple[Message, ...]
+    use_tools: bool = True
+    auxiliary: bool = False
+    stream: bool = False
+    model_kwargs: JsonObject = Field(default_factory=dict)
+
+
+@message_type
+class ThinkReply(Frozen):
+    """The model's reply, or the wish for the whole conversation (the agent actor is new or has forgotten it)."""
+
+    response: ModelResponse | None = None
+    need_conversation: bool = False
+
+
+@message_type
+class ForgetRuns(Frozen):
+    """These runs are over; drop what is cached for them."""
+
+    run_ids: tuple[str, ...]
+
+
+@message_type
+class ExecuteCall(Frozen):
+    """Run one tool call.
+
+    Attributes:
+        run_id: whose call.
+        definition: content hash of the agent that owns the tool.
+        call: the call, its arguments as the model gave them.
+        iteration: the run's iteration (from 1).
+        thread_id, agent_name, metadata, ephemeral: for the tool's context.
+        state: the run's state as JSON, only for tools that ask for it.
+    """
+
+    run_id: str
+    definition: str
+    call: ToolCall
+    iteration: int = 0
+    thread_id: str | None = None
+    agent_name: str | None = None
+    metadata: JsonObject = Field(default_factory=dict)
+    ephemeral: JsonObject = Field(default_factory=dict, repr=False)
+    state: bytes | None = None
+
+
+@message_type
+class ToolProgress(Frozen):
+    """A tool says how far it is, while it runs."""
+
+    tool_call_id: str
+    progress: float
+    total: float | None = None
+    message: Text | None = None
+
+
+@message_type
+class ToolReply(Frozen):
+    """A call is done; ``arguments`` are those the body got, where they differ from the model's."""
+
+    result: ToolResult
+    arguments: JsonObject | None = None
+
+
+@message_type
+class SaveCheckpoint(Frozen):
+    """Store a step of a thread.
+
+    Attributes:
+        store: URL of the store.
+        thread_id: the thread.
+        checkpoint_id: chosen by the writer; saving the same id again changes nothing.
+        parent_id: the newest checkpoint the writer knew, None for a new thread. Anything else is a conflict.
+        kind: ``snapshot`` holds the whole state, ``delta`` only the messages after the parent's and the other fields.
+        base: for a delta, how many messages the parent holds.
+        state: the state's JSON object.
+        metadata: searchable facts (run id, stop reason, finished).
+        created_at: seconds since the epoch, UTC, by the writer's clock.
+    """
+
+    store: str
+    thread_id: str
+    checkpoint_id: str
+    parent_id: str | None = None
+    kind: Literal["snapshot", "delta"] = "snapshot"
+    base: int = 0
+    state: bytes
+    metadata: JsonObject = Field(default_factory=dict)
+    created_at: float = 0.0
+
+
+@message_type
+class CheckpointSaved(Frozen):
+    """The checkpoint is stored."""
+
+    checkpoint_id: str
+
+
+@message_type
+class LoadCheckpoint(Frozen):
+    """Read a thread's newest checkpoint, or a given one."""
+
+    store: str
+    thread_id: str
+    checkpoint_id: str | None = None
+
+
+@message_type
+class CheckpointLoaded(Frozen):
+    """The checkpoint, deltas already folded in; ``checkpoint_id`` is None when the thread is new."""
+
+    checkpoint_id: str | None = None
+    parent_id: str | None = None
+    state: bytes | None = None
+    metadata: JsonObject = Field(default_factory=dict)
+    created_at: float = 0.0
+    depth: int = 0
+
+
+@message_type
+class Ping(Frozen):
+    """Are you there?"""
+
+
+@message_type
+class Pong(Frozen):
+    """Who answers: its incarnation, and what it is busy with."""
+
+    epoch: int
+    pid: int
+    busy: int = 0
+    rss_bytes: int = 0
+    stats: JsonObject = Field(default_factory=dict)

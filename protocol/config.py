@@ -1,0 +1,162 @@
+"""What callers may configure: agents, placement, topology. Validated when built, refused by name when not supported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .errors import ConfigurationError
+
+DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
+TERMINAL_TOOLS = frozenset({"submit", "done", "finish", "complete", "task_complete"})
+
+
+class Settings(BaseModel):
+    """Base of configuration: frozen, unknown keywords refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+class Placement(Settings):
+    """Where an agent's or a tool's actor runs, in Ray's terms.
+
+    Attributes:
+        cpus: CPUs that the actor reserves.
+        gpus: GPUs, fractions allowed.
+        resources: custom resources, for example ``{"browser": 1}``.
+        dedicated: an actor of its own rather than a shared pool; implied by any reservation above.
+        replicas: how many actors of that kind.
+    """
+
+    cpus: float = Field(default=0, ge=0)
+    gpus: float = Field(default=0, ge=0)
+    resources: Mapping[str, float] = Field(default_factory=dict)
+    dedicated: bool = False
+    replicas: int = Field(default=1, ge=1)
+
+    @property
+    def pool(self) -> str:
+        """Name of the pool that serves this placement; ``default`` when nothing special is asked for."""
+        if self == Placement():
+            return "default"
+        custom = ".".join(f"{name}{amount:g}" for name, amount in sorted(self.resources.items()))
+        parts = [f"c{self.cpus:g}", f"g{self.gpus:g}", custom, f"x{self.replicas}"]
+        return "-".join(part for part in parts if part)
+
+
+class Topology(Settings):
+    """Which actors exist, and which share a process.
+
+    Attributes:
+        supervisors: supervisor shards; None chooses one, or one per core when agents are colocated.
+        agents: shared agent actors (unused when colocated).
+        tool_executors: actors of the default tool pool.
+        colocate_agents: put a run's agent beside its supervisor: one hop (~1 ms) less per model call.
+        max_runs: runs in flight on one shard before its mailbox makes senders wait.
+    """
+
+    supervisors: int | None = Field(default=None, ge=1)
+    agents: int = Field(default=1, ge=1)
+    tool_executors: int = Field(default=1, ge=1)
+    colocate_agents: bool = False
+    max_runs: int = Field(default=20_000, ge=1)
+
+
+class AgentConfig(Settings):
+    """Everything an agent is (spec/agent_api.md, API-10). Fields of later versions are refused by :func:`build_config`.
+
+    Attributes:
+        model: ``"provider:name"`` or an object with ``complete`` and ``stream``.
+        model_kwargs: provider settings for a string model.
+        auxiliary_model: used for the summary after ``max_iterations``; None uses ``model``.
+        tools: tool objects, unique by name.
+        system_prompt: text, or a callable that gets ``{"prompt", "metadata"}``.
+        max_iterations: model calls per turn, 1 to 500.
+        token_budget: stop when prompt and completion tokens reach it.
+        time_budget_seconds: deadline of a turn; what is in flight then is cancelled.
+        model_retry: retry policy of model calls, or False.
+        terminal_tools: names whose successful call ends the run.
+        tool_loop_threshold: identical steps that count as a loop (2 or more).
+        tool_loop_read_only_threshold: the same for read-only steps; None is one more.
+        tool_execution: ``concurrent`` or ``sequential``.
+        max_concurrency: tools of one batch that run at once.
+        tool_event_order: emit tool_complete in call order, or as each finishes.
+        max_consecutive_tool_errors: batches in a row with nothing but errors before the run ends ``tool_errors``.
+        max_empty_replies: nudges after an empty or cut reply before the run ends ``empty_reply``.
+        termination: extra stop condition.
+        checkpointer: store URL (``sqlite:///file.db``, ``memory://``); used when a run has a thread.
+        callback_handler: called with every event in the caller's process, by ``arun`` and ``run_sync``.
+        temperature, max_tokens: sent only when set.
+        placement: an actor of its own for this agent's model calls.
+        cancel_grace_seconds: how long a cancelled sync tool may go on before its process is killed.
+    """
+
+    model: Any
+    model_kwargs: dict[str, Any] = Field(default_factory=dict)
+    auxiliary_model: Any = None
+    tools: tuple[Any, ...] = ()
+    system_prompt: str | Callable[[dict[str, Any]], str] | None = DEFAULT_SYSTEM_PROMPT
+    max_iterations: int = Field(default=20, ge=1, le=500)
+    token_budget: int | None = Field(default=None, ge=1)
+    time_budget_seconds: float | None = Field(default=None, gt=0)
+    model_retry: Any = None
+    terminal_tools: frozenset[str] = TERMINAL_TOOLS
+    tool_loop_threshold: int = Field(default=3, ge=2)
+    tool_loop_read_only_threshold: int | None = Field(default=None, ge=2)
+    tool_execution: Literal["sequential", "concurrent"] = "concurrent"
+    max_concurrency: int = Field(default=10, ge=1)
+    tool_event_order: Literal["sequential", "completion"] = "sequential"
+    max_consecutive_tool_errors: int = Field(default=5, ge=1)
+    max_empty_replies: int = Field(default=2, ge=0)
+    termination: Any = None
+    checkpointer: str | None = None
+    callback_handler: Callable[[Any], Any] | None = None
+    agent_id: str | None = None
+    name: str | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    max_tokens: int | None = Field(default=None, ge=1)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    placement: Placement | None = None
+    cancel_grace_seconds: float = Field(default=5.0, ge=0)
+
+    @model_validator(mode="after")
+    def _model_settings(self) -> AgentConfig:
+        if isinstance(self.model, str):
+            if ":" not in self.model:
+                raise ValueError(f"model {self.model!r} must read 'provider:name', for example 'openai:gpt-4o-mini'")
+        elif self.model_kwargs:
+            raise ValueError("model_kwargs apply to a model given as text; configure the model object itself")
+        return self
+
+
+PLANNED = frozenset(
+    "mcp_servers max_cost_usd budget_nudge_at reflexion grounding gsar planning completion_mode verify_tools "
+    "require_verification verification_tools tool_loop_read_only_tools text_tool_calls leaked_tool_call_formats code_mode "
+    "max_tool_result_length tool_result_head_fraction tool_result_store conversation_manager context_window compaction "
+    "observation_pack memory_manager checkpoint_every_n_iterations keep_iteration_checkpoints hooks plugins skills output_key "
+    "output_schema output_schema_retries output_schema_strict final_answer_verifier final_answer_verifier_max_replans "
+    "final_answer_fallback hold_final_answer_tokens hold_tool_step_text web_search web_fetch image_generator speech_provider "
+    "playbook".split()
+)
+
+
+def build_config(base: AgentConfig | None, settings: dict[str, Any]) -> AgentConfig:
+    """An :class:`AgentConfig` from keywords, which win over ``base``.
+
+    Raises:
+        ConfigurationError: an unknown or not yet supported keyword, or a value out of range; the message names each.
+    """
+    planned = sorted(settings.keys() & PLANNED)
+    if planned:
+        raise ConfigurationError(f"not supported yet: {', '.join(planned)}")
+    unknown = sorted(settings.keys() - AgentConfig.model_fields.keys())
+    if unknown:
+        raise ConfigurationError(f"unknown agent settings: {', '.join(unknown)}; settings of the provider go into model_kwargs={{...}}")
+    merged = {**(dict(base) if base else {}), **settings}
+    try:
+        return AgentConfig(**merged)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'agent'}: {e['msg']}" for e in error.errors(include_url=False))
+        raise ConfigurationError(problems) from None

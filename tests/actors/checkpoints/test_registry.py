@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from umbel.actors.checkpoints import (
+    MemoryStore,
+    SqliteStore,
+    default_url,
+    known_schemes,
+    open_store,
+    register_store,
+    registry,
+    resolve_url,
+)  # fmt: skip
+from umbel.protocol.errors import ConfigurationError
+
+
+@pytest.mark.spec("OURS-21", "MEM-25")
+def test_a_url_names_a_store(tmp_path: Path) -> None:
+    assert isinstance(open_store("memory://"), MemoryStore)
+    store = open_store(f"sqlite:///{tmp_path}/a%20b.sqlite?synchronous=normal&timeout=2.5&max_bytes=1e6")
+    assert isinstance(store, SqliteStore)
+    assert (store.path, store.max_bytes) == (tmp_path / "a b.sqlite", 1_000_000)
+    assert not store.path.exists()
+
+
+def test_paths_are_relative_absolute_or_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert resolve_url("sqlite:///runs/x.sqlite") == f"sqlite:///{tmp_path}/runs/x.sqlite"
+    assert resolve_url("sqlite:////var/x.sqlite?timeout=3") == "sqlite:////var/x.sqlite?timeout=3"
+    assert resolve_url("sqlite:///~/x.sqlite") == "sqlite:////home/someone/x.sqlite"
+    assert resolve_url("memory://name") == "memory://name"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("carrier-pigeon://loft", r"no store is called carrier-pigeon://.*memory://, sqlite://"),
+        ("checkpoints.sqlite", r"not the URL of a store; write for example 'sqlite:///path'"),
+        ("", r"not the URL of a store"),
+        ("sqlite://host/x", r"names no file; write sqlite:///relative/path"),
+        ("sqlite:///", r"names no file"),
+        ("sqlite:///x?sync=full", r"has no option 'sync'; it knows max_bytes, synchronous, timeout"),
+        ("sqlite:///x?synchronous=off", r"synchronous='off' is none of normal, full"),
+        ("sqlite:///x?timeout=soon", r"timeout='soon' is not a number above 0"),
+        ("memory://?max_bytes=-1", r"max_bytes='-1' is not a number above 0"),
+    ],
+)
+def test_a_wrong_url_says_what_is_right(url: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        open_store(url)
+
+
+@pytest.mark.parametrize("home", ["here", "with space", "50% ?#é"])
+def test_the_default_is_a_file_under_umbel_home(tmp_path: Path, home: str) -> None:
+    store = open_store(default_url({"UMBEL_HOME": str(tmp_path / home)}))
+    assert isinstance(store, SqliteStore)
+    assert store.path == tmp_path / home / "checkpoints.sqlite"
+    assert default_url({}) == default_url({"UMBEL_HOME": ""}) == f"sqlite:///{Path.home()}/.umbel/checkpoints.sqlite"
+
+
+def test_a_scheme_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_FACTORIES", dict(registry._FACTORIES))
+    register_store("Null", lambda _: MemoryStore())
+    assert known_schemes() == ["memory", "null", "sqlite"]
+    assert isinstance(open_store("null://anything"), MemoryStore)

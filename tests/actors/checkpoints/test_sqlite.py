@@ -1,0 +1,215 @@
+"""What only a file can do: outlive its process, be shared, be locked, be broken."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from umbel.actors.checkpoints import SqliteStore
+from umbel.protocol.errors import CheckpointError, ConfigurationError, SchemaVersionError, StoreUnavailable
+
+from .conftest import SaveMaker, Start
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoints.sqlite"
+
+
+async def filled(path: Path, save: SaveMaker, count: int = 3) -> None:
+    store = SqliteStore(path)
+    for n in range(count):
+        await store.save([save(f"c{n}", f"c{n - 1}" if n else None, state=b'{"messages":["%s"]}' % (b"x" * 3_000))])
+    await store.close()
+
+
+def damage(path: Path) -> None:
+    """Overwrite every page but the first."""
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(4_096)
+        file.write(b"\x5a" * (size - 4_096))
+
+
+async def test_a_file_is_reopened(path: Path, save: SaveMaker) -> None:
+    await filled(path, save)
+    store = SqliteStore(path)
+    assert (await store.load("thread")).checkpoint_id == "c2"
+    await store.save([save("c3", "c2")])
+    assert len(await store.history("thread")) == 4
+    await store.close()
+
+
+@pytest.mark.spec("BUG-52", "OURS-22")
+@pytest.mark.parametrize("synchronous", ["full", "normal"])
+async def test_a_killed_writer_loses_nothing_it_acknowledged(path: Path, start: Start, synchronous: str) -> None:
+    writer = start(f"sqlite:///{path}?synchronous={synchronous}", "thread", "w", 1_000_000, "append")
+    assert writer.stdout is not None
+    lines = [await asyncio.to_thread(writer.stdout.readline) for _ in range(100)]
+    writer.send_signal(signal.SIGKILL)
+    rest, _ = await asyncio.to_thread(writer.communicate)
+    acknowledged = [line.split()[2] for line in [*lines, *rest.splitlines(keepends=True)] if line.endswith("\n")]
+
+    store = SqliteStore(path)
+    stored = [entry.checkpoint_id for entry in reversed(await store.history("thread", limit=10_000_000))]
+    newest = await store.load("thread")
+    await store.close()
+    assert len(acknowledged) >= 100
+    assert stored[: len(acknowledged)] == acknowledged
+    assert len(stored) <= len(acknowledged) + 1
+    assert (newest.state or b"").count(b'"role"') == len(stored)
+
+
+@pytest.mark.spec("OURS-15", "BUG-51", "MEM-33")
+async def test_of_two_processes_one_wins_each_parent(path: Path, start: Start) -> None:
+    url = f"sqlite:///{path}"
+    writers = [start(url, "thread", name, 150, "race") for name in ("a", "b")]
+    outputs = await asyncio.gather(*(asyncio.to_thread(writer.communicate) for writer in writers))
+    lines = [line.split() for output, _ in outputs for line in output.splitlines()]
+
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert len(lines) == 300
+    won = {(parent, child) for kind, parent, child in lines if kind == "saved"}
+    store = SqliteStore(path)
+    history = await store.history("thread", limit=1_000)
+    await store.close()
+    assert {(str(entry.parent_id), entry.checkpoint_id) for entry in history} == won
+    assert len({parent for parent, _ in won}) == len(won) == len(history)
+
+
+async def test_processes_may_create_the_file_at_once(path: Path, start: Start) -> None:
+    writers = [start(f"sqlite:///{path}", f"thread-{n}", "w", 1, "append") for n in range(4)]
+    outputs = await asyncio.gather(*(asyncio.to_thread(writer.communicate) for writer in writers))
+
+    assert [output for output, _ in outputs] == ["saved None w-0\n"] * 4
+
+
+@pytest.mark.spec("OURS-21")
+async def test_a_locked_file_is_unavailable_until_it_is_free(path: Path, save: SaveMaker) -> None:
+    await filled(path, save)
+    store = SqliteStore(path, timeout=0.05)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable, match="locked by another process") as raised:
+        await store.save([save("c3", "c2")])
+    assert raised.value.retryable
+    assert str(path) in raised.value.message
+    assert (await store.load("thread")).checkpoint_id == "c2"
+
+    other.execute("ROLLBACK")
+    other.close()
+    await store.save([save("c3", "c2")])
+    assert (await store.load("thread")).checkpoint_id == "c3"
+    await store.close()
+
+
+@pytest.fixture
+def notes(path: Path) -> Iterator[Path]:
+    text = b"these are my notes, not a database\n" * 100
+    path.write_bytes(text)
+    yield path
+    assert path.read_bytes() == text
+
+
+async def test_a_file_of_something_else_is_refused_and_left_alone(notes: Path) -> None:
+    store = SqliteStore(notes)
+    with pytest.raises(ConfigurationError, match="is not an SQLite database"):
+        await store.load("thread")
+    with pytest.raises(ConfigurationError, match="is not an SQLite database"):
+        await store.open()
+    await store.close()
+
+
+@pytest.mark.spec("MEM-29", "OURS-21")
+async def test_a_damaged_file_is_an_error_and_not_empty(path: Path, save: SaveMaker) -> None:
+    await filled(path, save, count=30)
+    damage(path)
+
+    store = SqliteStore(path)
+    with pytest.raises(CheckpointError, match="damaged") as raised:
+        await store.load("thread")
+    await store.close()
+    assert not raised.value.retryable
+    assert str(path) in raised.value.message
+
+
+async def test_a_missing_part_of_a_chain_is_an_error(path: Path, save: SaveMaker) -> None:
+    store = SqliteStore(path)
+    await store.save([save("c0"), save("c1", "c0", kind="delta"), save("c2", "c1", kind="delta")])
+    other = sqlite3.connect(path)
+    other.execute("DELETE FROM umbel_checkpoints WHERE checkpoint_id = 'c1'")
+    other.commit()
+    other.close()
+
+    with pytest.raises(CheckpointError, match="1 of the checkpoints it builds on are missing"):
+        await store.load("thread")
+    await store.close()
+
+
+async def test_a_newer_schema_is_refused_by_version(path: Path, save: SaveMaker) -> None:
+    await filled(path, save)
+    other = sqlite3.connect(path)
+    other.execute("UPDATE umbel_schema SET version = 99")
+    other.commit()
+    other.close()
+
+    store = SqliteStore(path)
+    with pytest.raises(SchemaVersionError, match="schema version 99, this Umbel reads 1"):
+        await store.save([save("c3", "c2")])
+    await store.close()
+
+
+@pytest.mark.parametrize("place", ["is-a-directory", "is-a-file/checkpoints.sqlite"])
+async def test_a_path_that_cannot_be_is_a_configuration_error(tmp_path: Path, place: str) -> None:
+    (tmp_path / "is-a-directory").mkdir()
+    (tmp_path / "is-a-file").touch()
+    store = SqliteStore(tmp_path / place)
+    with pytest.raises(ConfigurationError, match=r"checkpointer='sqlite:///path'") as raised:
+        await store.open()
+    await store.close()
+    assert str(tmp_path) in raised.value.message
+
+
+@pytest.fixture
+def protected(tmp_path: Path) -> Iterator[Path]:
+    tmp_path.chmod(0o500)
+    yield tmp_path
+    tmp_path.chmod(0o700)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+async def test_a_directory_without_permission_is_a_configuration_error(protected: Path) -> None:
+    store = SqliteStore(protected / "checkpoints.sqlite")
+    with pytest.raises(ConfigurationError, match="check its permissions"):
+        await store.open()
+    await store.close()
+
+
+@pytest.mark.spec("OURS-21")
+async def test_a_file_removed_while_in_use_is_an_outage(path: Path, save: SaveMaker) -> None:
+    store = SqliteStore(path)
+    await store.save([save("c1")])
+    assert (await store.load("thread")).checkpoint_id == "c1"
+    await asyncio.to_thread(path.unlink)
+
+    with pytest.raises(StoreUnavailable, match="removed or replaced"):
+        await store.save([save("c2", "c1")])
+    with pytest.raises(StoreUnavailable, match="removed or replaced"):
+        await store.load("thread")
+    await store.close()
+
+
+async def test_another_applications_tables_are_left_alone(path: Path, save: SaveMaker) -> None:
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE checkpoints (mine)")
+    other.commit()
+    await filled(path, save)
+
+    assert other.execute("SELECT count(*) FROM checkpoints").fetchone() == (0,)
+    other.close()

@@ -1,0 +1,5 @@
+"""Fixtures for every test. Ray is started here, once a session; services and the spec record are plugins beside this file."""
+
+from __future__ import annotations
+
+pytest_plugins = ["tests.services", "tests.spec.plugin"]

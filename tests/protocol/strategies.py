@@ -1,0 +1,85 @@
+"""Hypothesis strategies for every message type, made from its pydantic fields."""
+
+from __future__ import annotations
+
+import types
+from datetime import UTC
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from hypothesis import strategies as st
+from pydantic import AwareDatetime
+
+from umbel.protocol import commands, events, state  # noqa: F401 - importing them registers their messages
+from umbel.protocol.events import CustomEvent, Event, ReflectEvent, ThinkEvent, ToolCompleteEvent
+from umbel.protocol.messages import Frozen
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20)
+json_values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=6
+)
+json_objects = st.dictionaries(st.text(max_size=8), json_values, max_size=3)
+_PLAIN: dict[Any, st.SearchStrategy[Any]] = {
+    str: st.text(max_size=30),
+    int: st.integers(-(2**70), 2**70),
+    float: st.floats(allow_nan=False),
+    bool: st.booleans(),
+    bytes: st.binary(max_size=50),
+    type(None): st.none(),
+    AwareDatetime: st.datetimes(timezones=st.just(UTC)),
+    Any: json_values,
+}
+
+
+def values(annotation: Any) -> st.SearchStrategy[Any]:
+    """Values of a field."""
+    if annotation in _PLAIN:
+        return _PLAIN[annotation]
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return values(arguments[0])
+    if origin in (Union, types.UnionType):
+        return st.one_of([values(argument) for argument in arguments])
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin is tuple:
+        if arguments[-1] is Ellipsis:
+            return st.lists(values(arguments[0]), max_size=3).map(tuple)
+        return st.tuples(*map(values, arguments))
+    if origin is frozenset:
+        return st.frozensets(values(arguments[0]), max_size=3)
+    if origin is list:
+        return st.lists(values(arguments[0]), max_size=3)
+    if origin is dict:
+        return json_objects
+    if annotation is Event:
+        return st.one_of([st.deferred(lambda cls=cls: messages(cls)) for cls in (ThinkEvent, ToolCompleteEvent, CustomEvent)])
+    if isinstance(annotation, type) and issubclass(annotation, Frozen):
+        return st.deferred(lambda: messages(annotation))
+    raise NotImplementedError(annotation)
+
+
+def messages(cls: type[Frozen]) -> st.SearchStrategy[Any]:
+    """Instances of a message class: required fields always, the others sometimes."""
+    required = {name: values(field.annotation) for name, field in cls.model_fields.items() if field.is_required()}
+    optional = {name: values(field.annotation) for name, field in cls.model_fields.items() if not field.is_required()}
+    return st.fixed_dictionaries(required, optional=optional).map(lambda fields: cls(**fields))
+
+
+def minimal(cls: type[Frozen]) -> Frozen:
+    """One small valid instance."""
+    return cls(**{name: _small(field.annotation) for name, field in cls.model_fields.items() if field.is_required()})
+
+
+def _small(annotation: Any) -> Any:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _small(arguments[0])
+    if origin is Literal:
+        return arguments[0]
+    if origin is tuple:
+        return ()
+    if annotation is Event:
+        return ReflectEvent(iteration=1, assessment="stuck", confidence_delta=0.0, new_confidence=0.0)
+    if isinstance(annotation, type) and issubclass(annotation, Frozen):
+        return minimal(annotation)
+    return {str: "x", int: 1, float: 0.5, bool: True, bytes: b"\xff\x00"}[annotation]
