@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -56,8 +58,6 @@ class ScriptedModel:
         self, messages: list[Message], tools: list[dict[str, Any]] | None = None, **settings: Any
     ) -> ModelResponse:
         if self.delay:
-            import asyncio
-
             await asyncio.sleep(self.delay)
         validate_history(messages)
         turn = self._turn(messages)
@@ -70,8 +70,8 @@ class ScriptedModel:
         self, messages: list[Message], tools: list[dict[str, Any]] | None = None, **settings: Any
     ) -> AsyncIterator[ModelChunk]:
         reply = await self.complete(messages, tools, **settings)
-        for word in (reply.content or "").split(" ") if reply.content else ():
-            yield ModelChunk(content=word if word is reply.content else word + " ")
+        for word in re.findall(r"\s*\S+|\s+$", reply.content or ""):
+            yield ModelChunk(content=word)
         if reply.tool_calls:
             yield ModelChunk(tool_calls=reply.tool_calls)
         yield ModelChunk(done=True, usage=reply.usage, stop_reason=reply.stop_reason)

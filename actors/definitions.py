@@ -99,7 +99,7 @@ class Definitions:
         try:
             return self._known[key]
         except KeyError:
-            raise DefinitionError(f"definition {key} is not known in this process; it was not sent ahead of its first use") from None
+            raise DefinitionError(f"definition {key} was not sent to this process ahead of its first use") from None
 
     def find_tool(self, key: str, name: str) -> Any:
         """A tool of an agent by name.

@@ -180,14 +180,17 @@ class Link:
     def _run(self, what: str, job: Callable[[], Any]) -> None:
         """Start a background job of this link unless it runs already; it starts on the next tick, so one burst is one frame."""
         if what not in self._tasks:
-            self._tasks[what] = task = asyncio.get_running_loop().create_task(job())
-            task.add_done_callback(lambda done: self._ended(what, done))
+            self._tasks[what] = asyncio.get_running_loop().create_task(self._guarded(what, job))
 
-    def _ended(self, what: str, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(what, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            broken = error if isinstance(error, UmbelError) else ProtocolError(f"the link to {self.peer} broke: {error!r}")
-            self._fail_all(broken)
+    async def _guarded(self, what: str, job: Callable[[], Any]) -> None:
+        try:
+            await job()
+        except UmbelError as error:
+            self._fail_all(error)
+        except Exception as error:  # a fault of ours or the transport's must not leave requests waiting for ever
+            self._fail_all(ProtocolError(f"the link to {self.peer} broke: {error!r}"))
+        finally:
+            self._tasks.pop(what, None)  # in the step that saw the queue empty: whoever posts next starts a new job
 
     async def _pump(self) -> None:
         while self._queue and self._gone is None:

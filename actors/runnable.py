@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import uuid
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
+from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 from ..protocol.commands import StartRun
@@ -28,20 +29,19 @@ class RuntimePort(Protocol):
     def run_sync(self, job: Coroutine[Any, Any, T]) -> T: ...
 
 
-_find_runtime: Callable[[], RuntimePort] | None = None
+_finders: list[Callable[[], RuntimePort]] = []
 
 
 def provide_runtime(find: Callable[[], RuntimePort]) -> None:
     """Tell runnables how to find the current runtime (starting the default one if need be)."""
-    global _find_runtime
-    _find_runtime = find
+    _finders[:] = [find]
 
 
 def current_runtime() -> RuntimePort:
     """The runtime that a call without one uses."""
-    if _find_runtime is None:
+    if not _finders:
         raise RuntimeClosed("no runtime is available: import Runtime from umbel first")
-    return _find_runtime()
+    return _finders[0]()
 
 
 class Runnable:
@@ -142,7 +142,7 @@ class Runnable:
             try:
                 outcome = await task
             except RunLost as error:
-                yield RunLostEvent(run_id=request.run_id, seq=stream.seq + 1, timestamp=stream.now(), reason=error.message)
+                yield RunLostEvent(run_id=request.run_id, seq=stream.seq + 1, timestamp=datetime.now(UTC), reason=error.message)
                 raise
             if outcome.error is not None:
                 raise from_wire(outcome.error)
@@ -169,7 +169,8 @@ class Runnable:
         Returns:
             How many running runs were told to stop.
         """
-        chosen = [(runtime, request) for runtime, request in list(self._active.values()) if thread_id in (None, request.thread_id)]
+        running = list(self._active.values())
+        chosen = [(runtime, request) for runtime, request in running if thread_id in (None, request.thread_id)]
         for runtime, request in chosen:
             stream = self._streams.get(request.run_id)
             if stream is not None:
@@ -195,7 +196,7 @@ class Runnable:
         timeout: float | None,
     ) -> StartRun:
         return StartRun(
-            run_id=uuid.uuid4().hex,
+            run_id=os.urandom(16).hex(),
             definition=runtime.register(self),
             prompt=prompt,
             thread_id=thread_id,
@@ -245,11 +246,6 @@ class EventStream:
     def finish(self) -> None:
         self._finished = True
         self._arrived.set()
-
-    def now(self) -> Any:
-        from datetime import UTC, datetime
-
-        return datetime.now(UTC)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         while True:

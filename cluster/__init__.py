@@ -1,0 +1,1 @@
+"""Where runs happen: runtimes, fleets, jobs, the command line."""

@@ -18,6 +18,7 @@ from ..protocol.errors import PeerLost, RemoteError, UmbelError
 from .cell import Cell
 
 NAMESPACE = "umbel"
+COLLECT_AFTER = (50_000, 20, 50)  # messages and states are trees, freed by reference counts: look for cycles rarely
 OPTIONS: dict[str, Any] = {
     "num_cpus": 0,
     "max_concurrency": 5_000,
@@ -45,6 +46,7 @@ class Host:
         self._cell = Cell(name, self._epoch, roles, shape, lambda peer: RayTransport(namespace, peer), Definitions())
         gc.collect()
         gc.freeze()  # what is alive now stays: the collector need not look at it again
+        gc.set_threshold(*COLLECT_AFTER)
 
     async def hello(self) -> int:
         self._loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """Messages to bytes and back.
 
 A message travels as ``(kind, blob)``: ``kind`` is ``"<ClassName>@<schema version>"`` and ``blob`` is the message's own
-JSON. Frames (see ``actors/mailbox.py``) are msgpack; whoever only routes never looks inside a blob. Decoding is total:
+JSON, followed, where the class has one, by a zero byte and its attachment. Frames (see ``actors/mailbox.py``) are msgpack; whoever only routes never looks inside a blob. Decoding is total:
 any bytes give a message or a typed :class:`ProtocolError`, never another exception, a hang or code execution.
 
 Older schema versions are read when the class says how (``upgrades``), everything else is refused by name.
@@ -20,10 +20,12 @@ from pydantic_core import PydanticSerializationError
 from .errors import DecodeError, MessageTooLarge, ProtocolError, SchemaVersionError, UnknownKind
 from .messages import Frozen, clean_value
 
+SEPARATOR = b"\0"  # cannot occur in JSON
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 _T = TypeVar("_T", bound=type[Frozen])
 _BY_KIND: dict[str, type[Frozen]] = {}
 _BY_NAME: dict[str, type[Frozen]] = {}
+_KINDS: dict[type[Frozen], str] = {}
 _UPGRADES: dict[str, tuple[type[Frozen], Callable[[dict[str, Any]], dict[str, Any]]]] = {}
 
 
@@ -32,6 +34,7 @@ def message_type(cls: _T) -> _T:
     if _BY_NAME.get(cls.__name__, cls).__module__ != cls.__module__:
         raise ProtocolError(f"two message types are named {cls.__name__}")
     _BY_NAME[cls.__name__] = _BY_KIND[kind_of(cls)] = cls
+    _KINDS[cls] = kind_of(cls)
     return cls
 
 
@@ -63,10 +66,12 @@ def encode(message: Frozen) -> tuple[str, bytes]:
         MessageTooLarge: the blob would exceed 256 MiB.
     """
     cls = type(message)
-    kind = kind_of(cls)
-    if kind not in _BY_KIND:
+    kind = _KINDS.get(cls)
+    if kind is None:
         raise ProtocolError(f"{cls.__name__} is not a message type; decorate it with @message_type")
     blob = to_json(message)
+    if cls.attached is not None and (attachment := message.attachment()) is not None:
+        blob += SEPARATOR + attachment
     if len(blob) > MAX_MESSAGE_BYTES:
         raise MessageTooLarge(f"{kind} has {len(blob)} bytes, the limit is {MAX_MESSAGE_BYTES}", size=len(blob))
     return kind, blob
@@ -87,13 +92,14 @@ def to_json(message: Frozen) -> bytes:
 def _encode_again(message: Frozen, error: Exception) -> bytes:
     """Values that no validator cleaned (set by ``evolve``) may hold unpaired surrogates: clean them and try once more."""
     try:
-        return json.dumps(clean_value(message.model_dump(mode="json"))).encode()
+        clean = type(message).model_validate(clean_value(message.model_dump(warnings=False)))
+        return clean.__pydantic_serializer__.to_json(clean)
     except (PydanticSerializationError, UnicodeEncodeError, ValueError, TypeError, RecursionError):
         raise ProtocolError(f"{type(message).__name__} cannot be written as JSON: {error}") from error
 
 
-def decode(kind: str, blob: bytes) -> Frozen:
-    """The message that :func:`encode` wrote.
+def decode(kind: Any, blob: Any) -> Frozen:
+    """The message that :func:`encode` wrote; both arguments may be anything that a peer sent.
 
     Raises:
         UnknownKind: no such message class here.
@@ -104,10 +110,18 @@ def decode(kind: str, blob: bytes) -> Frozen:
     if cls is None:
         return _decode_old(kind, blob)
     try:
-        return cls.__pydantic_validator__.validate_json(blob)  # type: ignore[no-any-return]
+        if cls.attached is None:
+            return cls.__pydantic_validator__.validate_json(blob)  # type: ignore[no-any-return]
+        head, mark, attachment = blob.partition(SEPARATOR)
+        message: Frozen = cls.__pydantic_validator__.validate_json(head)
+        if mark:
+            return message.with_attachment(attachment)
+        if message.attachment() is not None:
+            raise ValueError("what should come beside the JSON is missing")
+        return message
     except ValidationError as error:
         raise DecodeError(f"not a valid {kind}: {_first(error)}", kind=kind) from None
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DecodeError(f"not a valid {kind}: {error}", kind=str(kind)) from None
 
 

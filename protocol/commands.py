@@ -15,11 +15,11 @@ The mailbox pairs requests with replies; a message itself holds no address.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
-from .codec import message_type
+from .codec import message_type, to_json
 from .messages import Frozen, JsonObject, Message, ModelChunk, ModelResponse, Text, ToolCall, ToolResult
 from .results import RunOutcome
 
@@ -40,7 +40,9 @@ class Define(Frozen):
     """A definition (agent, tools), pickled once by the caller and cached by every actor under its content hash."""
 
     definition: str
-    blob: bytes
+    blob: bytes = Field(default=b"", exclude=True)
+
+    attached = "blob"
 
 
 @message_type
@@ -82,9 +84,20 @@ class StartRun(Frozen):
 
 @message_type
 class RunFinished(Frozen):
-    """A run's end, whatever it was."""
+    """A run's end, whatever it was. The final state travels beside it, so that only those who want it read it."""
 
     outcome: RunOutcome
+
+    attached = "outcome"
+
+    def attachment(self) -> bytes | None:
+        """The outcome's state as JSON."""
+        outcome = self.outcome
+        return to_json(outcome.state) if outcome.state is not None else outcome.state_json
+
+    def with_attachment(self, data: bytes) -> Self:
+        """The outcome with its state, not yet read."""
+        return self.evolve(outcome=self.outcome.evolve(state_json=data))
 
 
 @message_type
@@ -164,7 +177,9 @@ class ExecuteCall(Frozen):
     agent_name: str | None = None
     metadata: JsonObject = Field(default_factory=dict)
     ephemeral: JsonObject = Field(default_factory=dict, repr=False)
-    state: bytes | None = None
+    state: bytes | None = Field(default=None, exclude=True)
+
+    attached = "state"
 
 
 @message_type
@@ -207,9 +222,11 @@ class SaveCheckpoint(Frozen):
     parent_id: str | None = None
     kind: Literal["snapshot", "delta"] = "snapshot"
     base: int = 0
-    state: bytes
+    state: bytes = Field(default=b"", exclude=True)
     metadata: JsonObject = Field(default_factory=dict)
     created_at: float = 0.0
+
+    attached = "state"
 
 
 @message_type
@@ -234,10 +251,12 @@ class CheckpointLoaded(Frozen):
 
     checkpoint_id: str | None = None
     parent_id: str | None = None
-    state: bytes | None = None
+    state: bytes | None = Field(default=None, exclude=True)
     metadata: JsonObject = Field(default_factory=dict)
     created_at: float = 0.0
     depth: int = 0
+
+    attached = "state"
 
 
 @message_type

@@ -71,6 +71,8 @@ class Frozen(BaseModel):
         frozen=True, extra="ignore", ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings"
     )
     schema_version: ClassVar[int] = 1
+    attached: ClassVar[str | None] = None
+    """A field of bytes (declared with ``exclude=True``) that the codec carries beside the JSON, as it is."""
     _blank: ClassVar[tuple[dict[str, Any], tuple[tuple[str, Callable[[], Any]], ...]] | None] = None
 
     @classmethod
@@ -80,7 +82,7 @@ class Frozen(BaseModel):
             fields = cls.model_fields
             makers = {name: field.default_factory for name, field in fields.items() if field.default_factory is not None}
             blank = {name: None if field.is_required() else field.default for name, field in fields.items()}
-            cls._blank = (blank, tuple(makers.items()))  # type: ignore[assignment]  # no factory here takes arguments
+            cls._blank = (blank, tuple(makers.items()))  # type: ignore[arg-type]  # no factory here takes arguments
         defaults, factories = cls._blank  # type: ignore[misc]  # set just above
         new = object.__new__(cls)
         filled = new.__dict__
@@ -93,6 +95,14 @@ class Frozen(BaseModel):
         _set_extra(new, None)
         _set_private(new, None)
         return new
+
+    def attachment(self) -> bytes | None:
+        """What the codec carries beside the JSON."""
+        return getattr(self, self.attached) if self.attached is not None else None
+
+    def with_attachment(self, data: bytes) -> Self:
+        """The message with what came beside its JSON."""
+        return self.evolve(**{self.attached: data}) if self.attached is not None else self
 
     def evolve(self, **changes: Any) -> Self:
         """A copy with ``changes`` applied, without validating again: for trusted values on hot paths."""

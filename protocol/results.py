@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal, TypeVar, cast, get_args
 
-from pydantic import AwareDatetime, BaseModel, ValidationError
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from .errors import RunError, UmbelError, from_wire
 from .messages import Frozen, Json, JsonObject, Message, Text
@@ -105,6 +105,7 @@ class RunOutcome(Frozen):
         error_type, error_traceback: the original exception's class name and traceback text, for people.
         metrics: counts.
         state: the final state in its durable form; None in the summary form.
+        state_json: the same as it arrived over the wire, not yet read.
         interrupts: what the run waits for, when it is paused.
         hook_errors: texts of hooks that failed after the run was safe.
         parsed: structured output as JSON, or None.
@@ -122,7 +123,8 @@ class RunOutcome(Frozen):
     error_type: Text | None = None
     error_traceback: Text | None = None
     metrics: Metrics = Metrics()
-    state: AgentState | None = None
+    state: AgentState | None = Field(default=None, exclude=True)
+    state_json: bytes | None = Field(default=None, exclude=True, repr=False)
     interrupts: tuple[JsonObject, ...] = ()
     hook_errors: tuple[Text, ...] = ()
     parsed: Json = None
@@ -240,20 +242,22 @@ class AgentResult:
         """The error that ended the run, or None."""
         return None if self.outcome.error is None else from_wire(self.outcome.error)
 
-    @property
+    @cached_property
     def state(self) -> AgentState:
         """The final state.
 
         Raises:
             RunError: the run was asked for its summary only.
         """
-        if self.outcome.state is None:
-            raise RunError(
-                f"run {self.run_id} returned a summary without its state; ask for the full outcome to read "
-                "state, messages, tool_executions, reasoning_steps or confidence",
-                run_id=self.run_id,
-            )
-        return self.outcome.state
+        if self.outcome.state is not None:
+            return self.outcome.state
+        if self.outcome.state_json is not None:
+            return AgentState.model_validate_json(self.outcome.state_json)
+        raise RunError(
+            f"run {self.run_id} returned a summary without its state; ask for the full outcome to read "
+            "state, messages, tool_executions, reasoning_steps or confidence",
+            run_id=self.run_id,
+        )
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -295,4 +299,7 @@ class AgentResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain JSON values."""
-        return {"success": self.success, **self.outcome.model_dump(mode="json"), "parse_error": self.parse_error}
+        whole = {"success": self.success, **self.outcome.model_dump(mode="json"), "parse_error": self.parse_error}
+        if self.outcome.state is not None or self.outcome.state_json is not None:
+            whole["state"] = self.state.model_dump(mode="json")
+        return whole

@@ -17,6 +17,11 @@ from .errors import ConfigurationError
 from .markers import is_request
 from .state import AgentState
 
+__all__ = [
+    "And", "ConfidenceMet", "CostLimit", "CustomCondition", "MaxIterations", "NoToolCalls", "Not", "Or",
+    "TerminationCondition", "TextMention", "TimeLimit", "TokenLimit", "ToolCallCount", "ToolCalled", "Verdict",
+]  # fmt: skip
+
 Verdict = tuple[bool, str | None]
 _GO_ON: Verdict = (False, None)
 
@@ -127,7 +132,7 @@ class MaxIterations(TerminationCondition):
     def __post_init__(self) -> None:
         _whole(self, "n", self.n)
 
-    def check(self, state: AgentState, **_context: Any) -> Verdict:
+    def check(self, state: AgentState, **context: Any) -> Verdict:
         """See the base class."""
         return (True, "max_iterations") if state.iteration >= self.n else _GO_ON
 
@@ -141,7 +146,7 @@ class TokenLimit(TerminationCondition):
     def __post_init__(self) -> None:
         _whole(self, "n", self.n)
 
-    def check(self, state: AgentState, **_context: Any) -> Verdict:
+    def check(self, state: AgentState, **context: Any) -> Verdict:
         """See the base class."""
         return (True, "token_budget") if state.total_tokens_used >= self.n else _GO_ON
 
@@ -155,7 +160,7 @@ class CostLimit(TerminationCondition):
     def __post_init__(self) -> None:
         _positive(self, "usd", self.usd)
 
-    def check(self, state: AgentState, **_context: Any) -> Verdict:
+    def check(self, state: AgentState, **context: Any) -> Verdict:
         """See the base class."""
         return (True, "cost_budget") if state.cost_usd_used >= self.usd else _GO_ON
 
@@ -180,7 +185,7 @@ class TimeLimit(TerminationCondition):
     def __hash__(self) -> int:
         return hash((TimeLimit, self.seconds))
 
-    def check(self, state: AgentState, **context: Any) -> Verdict:  # noqa: ARG002 - the interface
+    def check(self, state: AgentState, **context: Any) -> Verdict:
         """See the base class."""
         now = (self.clock or context.get("clock") or time.monotonic)()
         if self._started is None:
@@ -227,7 +232,7 @@ class ToolCalled(TerminationCondition):
     def __post_init__(self) -> None:
         _name(self, "name", self.name)
 
-    def check(self, state: AgentState, **_context: Any) -> Verdict:
+    def check(self, state: AgentState, **context: Any) -> Verdict:
         """See the base class."""
         for done in state.tool_executions:
             if done.tool_name == self.name and (done.success or not self.require_success):
@@ -247,7 +252,7 @@ class ToolCallCount(TerminationCondition):
         if self.name is not None:
             _name(self, "name", self.name)
 
-    def check(self, state: AgentState, **_context: Any) -> Verdict:
+    def check(self, state: AgentState, **context: Any) -> Verdict:
         """See the base class."""
         history = state.tool_history
         count = len(history) if self.name is None else history.count(self.name)
@@ -265,7 +270,7 @@ class ConfidenceMet(TerminationCondition):
         if not _is_number(self.threshold) or not 0 <= self.threshold <= 1:
             raise ConfigurationError(f"ConfidenceMet: threshold must be a number from 0 to 1, not {self.threshold!r}")
 
-    def check(self, state: AgentState, **_context: Any) -> Verdict:
+    def check(self, state: AgentState, **context: Any) -> Verdict:
         """See the base class."""
         return (True, "confidence_met") if state.confidence >= self.threshold else _GO_ON
 
@@ -274,7 +279,7 @@ class ConfidenceMet(TerminationCondition):
 class NoToolCalls(TerminationCondition):
     """Stops after a reply that calls nothing (in auto mode such a reply ends the run by itself)."""
 
-    def check(self, state: AgentState, **context: Any) -> Verdict:  # noqa: ARG002 - the interface
+    def check(self, state: AgentState, **context: Any) -> Verdict:
         """See the base class."""
         return (True, "no_tools") if context.get("no_tool_calls") else _GO_ON
 

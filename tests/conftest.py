@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.services", "tests.spec.plugin"]
+pytest_plugins = ["tests.runtimes", "tests.services", "tests.spec.plugin"]

@@ -8,6 +8,7 @@ from typing import Any, Self
 from ...protocol.config import AgentConfig, build_config
 from ...protocol.errors import ConfigurationError
 from ...protocol.state import AgentState
+from ..checkpoints.registry import resolve_url
 from ..runnable import Runnable
 from ..tools.decorator import Tool, require_tools
 
@@ -18,7 +19,7 @@ class Agent(Runnable):
     The definition may be used from any thread, for any number of runs at once; runs share nothing but it.
 
     Args:
-        model: ``"provider:name"`` (``"openai:gpt-4o-mini"``, ``"ollama:llama3.2"``) or an object with ``complete`` and ``stream``.
+        model: ``"provider:name"``, for example ``"openai:gpt-4o-mini"``, or an object with ``complete`` and ``stream``.
         tools: tool objects (see ``tool``) or agents' ``as_tool()``; one tool may stand alone.
         system_prompt: text, or a callable that gets ``{"prompt", "metadata"}`` at every turn.
         config: a ready configuration; every other argument wins over its field.
@@ -45,6 +46,8 @@ class Agent(Runnable):
             settings["tools"] = require_tools(settings["tools"])
         if config is None and "model" not in settings:
             raise ConfigurationError("an agent needs a model, for example Agent(model='openai:gpt-4o-mini')")
+        if isinstance(settings.get("checkpointer"), str):
+            settings["checkpointer"] = resolve_url(settings["checkpointer"])  # actors have other working directories
         self._use(build_config(config, settings))
 
     def _use(self, config: AgentConfig) -> None:

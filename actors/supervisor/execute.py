@@ -180,6 +180,7 @@ async def call_agent(run: Run, slot: Slot) -> ToolResult:
 
 
 def progress(run: Run, slot: Slot, part: Any) -> None:
+    """A tool says how far it is; heard only if the tool was declared to."""
     if isinstance(part, ToolProgress) and slot.tool.emits_progress:
         run.emit(
             ToolProgressEvent,
@@ -223,6 +224,7 @@ def fold(run: Run, slots: list[Slot]) -> None:
 
 
 def complete(run: Run, slot: Slot) -> None:
+    """Tell the subscriber a call's result."""
     result = slot.result
     if result is not None:
         run.emit(

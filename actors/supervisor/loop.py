@@ -1,4 +1,4 @@
-"""The run loop. One turn of an agent, top to bottom:
+"""The run loop, one turn of an agent, top to bottom.
 
     open      load the thread, or begin a conversation                          thread.py
     boundary  stop?  told to stop, the user's condition, loops, built-in limits  here
@@ -97,7 +97,7 @@ def answer(run: Run, response: ModelResponse) -> str | None:
     if run.empty_replies > run.config.max_empty_replies:
         return "empty_reply"
     run.no_tool_calls = False
-    run.state = run.state.with_message(Message.system(EMPTY_REPLY, automated=True))
+    run.state = run.state.with_message(Message.user(EMPTY_REPLY, automated=True))
     return None
 
 

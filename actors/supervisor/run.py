@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
+import os
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from ...protocol.codec import to_json
 from ...protocol.commands import StartRun
 from ...protocol.events import Event
 from ...protocol.messages import Message, ModelResponse, ToolCall, ToolResult, Usage
@@ -83,8 +85,16 @@ class Run:
         seq = self._seq
         self._seq += 1
         if self.request.events:
-            name = self.agent.label
-            self.caller.send(event_class.trusted(run_id=self.id, seq=seq, timestamp=datetime.now(UTC), agent_name=name, **fields))
+            event = event_class.trusted(
+                timestamp=datetime.now(UTC),
+                agent_name=self.agent.label,
+                run_id=self.id,
+                seq=seq,
+                thread_id=self.request.thread_id,
+                parent_run_id=self.request.parent_run_id,
+                **fields,
+            )
+            self.caller.send(event)
 
     # being stopped
 
@@ -100,10 +110,8 @@ class Run:
         task = self._task
         if self.stopping is None or task is None or not task.cancelling():
             return
-        try:
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            pass
         task.uncancel()
 
     # facts
@@ -120,12 +128,14 @@ class Run:
 
     def state_for(self, tool: Any) -> bytes | None:
         """The state as JSON, for a tool that takes the context."""
-        return AgentState.__pydantic_serializer__.to_json(self.state) if tool.wants_context else None
+        return to_json(self.state) if tool.wants_context else None
 
     def results_of(self, executions: tuple[ToolExecution, ...]) -> Iterator[ToolResult]:
         """Executions as the results that the loop rule compares."""
         for done in executions:
-            yield ToolResult.trusted(tool_call_id=done.tool_call_id, name=done.tool_name, content=done.result or "", error=done.error)
+            yield ToolResult.trusted(
+                tool_call_id=done.tool_call_id, name=done.tool_name, content=done.result or "", error=done.error
+            )
 
     def forget(self) -> None:
         """The agent actor may drop the conversation."""
@@ -153,7 +163,7 @@ class Run:
         if call.id and call.id not in self._call_ids:
             self._call_ids.add(call.id)
             return call
-        fresh = f"call_{uuid.uuid4().hex[:12]}"
+        fresh = f"call_{os.urandom(6).hex()}"
         self._call_ids.add(fresh)
         return call.evolve(id=fresh, provider_id=call.provider_id or call.id or None)
 

@@ -29,12 +29,12 @@ async def terminate(run: Run, reason: str, error: Exception | None = None) -> Ru
     if error is None:
         try:
             message = await final_text(run, reason)
-        except Exception as caught:  # the summary call is a model call like any other
+        except Exception as caught:  # noqa: BLE001 - the summary call is a model call like any other
             reason, error = "error", caught
     if error is None:
         try:
             await save(run, final=True, reason=reason)
-        except Exception as caught:  # a thread that could not be kept is not a success
+        except Exception as caught:  # noqa: BLE001 - a thread that could not be kept is not a success
             reason, error = "error", caught
     elif run.opened:
         run.state = run.state.with_error(describe(error))
@@ -81,6 +81,7 @@ def keep_partial(run: Run) -> None:
 
 
 def finish(run: Run, reason: str, message: str, error: Exception | None) -> RunOutcome:
+    """The terminate event, and the outcome."""
     state = run.state
     wire = None
     if error is not None:

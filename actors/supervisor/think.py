@@ -30,7 +30,7 @@ async def think(run: Run) -> ModelResponse:
 
 
 async def call_model(run: Run, *, use_tools: bool = True, auxiliary: bool = False, stream: bool = False) -> ModelResponse:
-    """One counted model call. An agent actor that dies is replaced by the next one; only new messages travel to one that lives."""
+    """One counted model call. Only new messages travel; an agent actor that dies is replaced by the next one."""
     attempt = 0
     base = run.sent
     messages = run.state.messages

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import time
-import uuid
 
 from ...protocol.commands import CheckpointLoaded, LoadCheckpoint
 from ...protocol.errors import ConfigurationError
@@ -11,7 +11,7 @@ from ...protocol.messages import Message, ToolResult
 from ..checkpoints.delta import Baseline, build_save, restore
 from .run import Run
 
-UNANSWERED = "outcome unknown: the process stopped before this call's result was kept. Verify what happened before you repeat it."
+UNANSWERED = "outcome unknown: the process stopped before its result was kept. Verify what happened before you repeat it."
 
 
 async def open_turn(run: Run) -> None:
@@ -36,8 +36,8 @@ def system_prompt(run: Run) -> str | None:
     """The system prompt of this turn; a callable is asked anew every time."""
     prompt = run.config.system_prompt
     if callable(prompt):
-        return str(prompt({"prompt": run.request.prompt, "metadata": dict(run.request.metadata)}))
-    return prompt
+        prompt = prompt({"prompt": run.request.prompt, "metadata": dict(run.request.metadata)})
+    return None if prompt is None else str(prompt)
 
 
 def close_open_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -50,9 +50,8 @@ def close_open_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
         closed.append(message)
         following = messages[index + 1].role if index + 1 < len(messages) else None
         if following != "tool" or message.role == "assistant":
-            for call in message.tool_calls:
-                if call.id not in answered:
-                    closed.append(Message.tool(ToolResult(tool_call_id=call.id, name=call.name, error=UNANSWERED)))
+            lost = [call for call in message.tool_calls if call.id not in answered]
+            closed += [Message.tool(ToolResult(tool_call_id=call.id, name=call.name, error=UNANSWERED)) for call in lost]
     return tuple(closed)
 
 
@@ -84,7 +83,7 @@ async def save(run: Run, *, final: bool = False, reason: str | None = None) -> N
         run.state,
         store=run.config.checkpointer,
         thread_id=run.request.thread_id,
-        checkpoint_id=uuid.uuid4().hex,
+        checkpoint_id=os.urandom(16).hex(),
         created_at=time.time(),
         baseline=run.checkpoint,
         metadata={"run_id": run.id, "finished": final, "reason": reason},

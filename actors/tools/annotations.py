@@ -14,6 +14,9 @@ import typing_extensions
 from ...protocol.errors import DefinitionError
 from .context import ToolContext
 
+_typed_dict: Any = typing_extensions.TypedDict  # called with names that are only known at run time
+_required: Any = typing_extensions.Required
+_not_required: Any = typing_extensions.NotRequired
 _CONTEXT_NAME = re.compile(r"\bToolContext\b")
 
 
@@ -77,11 +80,14 @@ def modern(annotation: Any) -> Any:
 
 def _rebuilt(cls: Any) -> Any:
     fields = {}
-    for name, hint in typing_extensions.get_type_hints(cls, include_extras=True).items():
-        while get_origin(hint) in (typing.Required, typing.NotRequired):
+    for name, written in typing_extensions.get_type_hints(cls, include_extras=True).items():
+        hint, required = written, name in cls.__required_keys__
+        while get_origin(hint) in (_required, _not_required):
+            # Said here again, because the class itself misses it when its annotations are text.
+            required = get_origin(hint) is _required
             hint = get_args(hint)[0]
-        wrapper = typing_extensions.Required if name in cls.__required_keys__ else typing_extensions.NotRequired
+        wrapper = _required if required else _not_required
         fields[name] = wrapper[modern(hint)]
-    rebuilt = typing_extensions.TypedDict(cls.__name__, fields)  # type: ignore[operator]
+    rebuilt = _typed_dict(cls.__name__, fields)
     rebuilt.__doc__ = cls.__doc__
     return rebuilt

@@ -239,7 +239,8 @@ def require_tools(values: Any) -> tuple[Tool, ...]:
 
 def _check(tool: Tool) -> None:
     who = f"tool {tool.name!r}"
-    if not isinstance(tool.name, str) or not _NAME.fullmatch(tool.name):
+    name: Any = tool.name
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise DefinitionError(f"{who}: a name is 1 to 128 letters, digits, '_', '-' or '.'; give one with @tool(name=...)")
     if (tool.function is None) == (tool.agent is None):
         raise DefinitionError(f"{who} needs a function or an agent (one of them)")
@@ -253,7 +254,8 @@ def _check(tool: Tool) -> None:
         value = getattr(tool, option)
         if value is not None and not (isinstance(value, int) and not isinstance(value, bool) and value >= least):
             raise DefinitionError(f"{who}: {option} is a whole number from {least}, not {value!r}")
-    if tool.isolation == "thread" and (tool.memory_mb is not None or (tool.timeout is not None and not is_async(tool.function))):
+    limited = tool.memory_mb is not None or (tool.timeout is not None and not is_async(tool.function))
+    if tool.isolation == "thread" and limited:
         raise DefinitionError(
             f"{who}: a thread cannot be stopped or limited, so a sync tool with a timeout, or any tool with memory_mb, "
             "needs isolation='process' (or leave isolation out)"

@@ -53,7 +53,7 @@ async def invoke(tool: Tool, call: ToolCall, context: ToolContext, attempt: Atte
         result = await attempt(tool, call, context)
         if result.code not in repeated:
             return result
-        await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**number) * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+        await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**number) * random.uniform(0.5, 1.0))
     return await attempt(tool, call, context)
 
 
@@ -113,7 +113,7 @@ async def on_loop(tool: Tool, call: ToolCall, context: ToolContext) -> ToolResul
 async def in_thread(tool: Tool, call: ToolCall, context: ToolContext) -> ToolResult:
     """A sync body in the loop's default thread pool; executors bring threads of their own."""
     if tool.needs_process:
-        return failed(call, ToolError(f"tool {tool.name!r} needs a worker process; run it through a tool executor"), perf_counter())
+        return failed(call, ToolError(f"tool {tool.name!r} needs a worker process; run it through a tool executor"))
     return await asyncio.to_thread(run_sync, tool, call, context)
 
 

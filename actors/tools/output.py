@@ -16,6 +16,7 @@ from .redaction import redact
 
 NOTHING = "The tool completed successfully and returned nothing."
 ERROR_CHARS = 1_000
+_JSON_KEYS = (str, int, float, bool, type(None))
 
 
 class ToolOutput(str):
@@ -85,9 +86,9 @@ def _model_text(value: BaseModel) -> str:
 
 
 def _keyed(value: Any) -> Any:
-    """``value`` with keys that JSON does not know turned into text; the common case is returned as it is."""
+    """``value`` with keys that JSON does not know turned into text."""
     if isinstance(value, dict):
-        return {key if isinstance(key, str | int | float | bool | None) else str(key): _keyed(item) for key, item in value.items()}
+        return {key if isinstance(key, _JSON_KEYS) else str(key): _keyed(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_keyed(item) for item in value]
     return value

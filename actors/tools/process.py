@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -22,7 +24,7 @@ from ...protocol.messages import ToolCall, ToolResult
 from .context import ToolContext
 from .decorator import Tool
 from .invoke import failed, timed_out
-from .worker import HEADER, MAX_FRAME
+from .worker import HEADER
 
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[3]); "
@@ -32,6 +34,7 @@ _LAST_WORDS = 0.2
 _CONTEXT_FIELDS = tuple(f.name for f in dataclasses.fields(ToolContext) if f.name != "reporter")
 
 Outcome = ToolResult | str
+Definition = tuple[str, bytes]
 
 
 class WorkerProcess(asyncio.Protocol):
@@ -45,7 +48,7 @@ class WorkerProcess(asyncio.Protocol):
         self._socket, child = socket.socketpair()
         with child:
             command = [sys.executable, "-P", "-c", _BOOT, str(child.fileno()), str(os.getpid()), json.dumps(sys.path)]
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
+            self._process = subprocess.Popen(
                 command, pass_fds=[child.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
             )
         self.pid = self._process.pid
@@ -73,7 +76,7 @@ class WorkerProcess(asyncio.Protocol):
             raise
 
     def submit(
-        self, tool: Tool, call: ToolCall, context: ToolContext, definition: tuple[str, bytes], memory_mb: int
+        self, tool: Tool, call: ToolCall, context: ToolContext, definition: Definition, memory_mb: int
     ) -> asyncio.Future[Outcome]:
         """Start a call. The outcome is its result, or text when the definition could not be loaded there."""
         name, blob = definition
@@ -103,7 +106,11 @@ class WorkerProcess(asyncio.Protocol):
         self._doomed = True
         with self._signals:
             if not self._reaped:
+                family = _descendants(self.pid)
                 _kill_group(self.pid)
+                for pid in family:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
         if self._transport is not None:
             self._transport.abort()
         else:
@@ -120,7 +127,7 @@ class WorkerProcess(asyncio.Protocol):
             end = HEADER.size + HEADER.unpack_from(buffer)[0]
             if len(buffer) < end:
                 return
-            frame = msgpack.unpackb(bytes(buffer[HEADER.size : end]), max_buffer_size=MAX_FRAME)
+            frame = msgpack.unpackb(bytes(buffer[HEADER.size : end]))
             del buffer[:end]
             self._on_frame(frame)
 
@@ -177,19 +184,16 @@ class WorkerProcess(asyncio.Protocol):
         self._transport.write(HEADER.pack(len(data)) + data)
 
     def _reap(self) -> None:
-        try:
+        # A process that ignores SIGCHLD has its children reaped by the kernel.
+        with contextlib.suppress(ChildProcessError):
             # Without reaping, so that the pid (and with it the group id) cannot be given to another process yet.
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        except ChildProcessError:
-            pass  # this process ignores SIGCHLD: the kernel has reaped it
         with self._signals:
             _kill_group(self.pid)
             code: int | None = self._process.wait()
             self._reaped = True
-        try:
+        with contextlib.suppress(RuntimeError):  # the loop is closed; nobody waits
             self._loop.call_soon_threadsafe(self._on_exit, code)
-        except RuntimeError:
-            pass  # the loop is closed; nobody waits
 
     def _on_exit(self, code: int | None) -> None:
         self._doomed = True
@@ -207,7 +211,7 @@ class WorkerProcess(asyncio.Protocol):
 
     def _crashed(self, current: _Call) -> ToolResult:
         code = self.exited.result() if self.exited.done() else None
-        return failed(current.call, ToolCrashed(f"tool {current.tool.name!r} crashed: its process {_how(code)}", exit_code=code))
+        return failed(current.call, ToolCrashed(f"tool {current.tool.name!r} crashed: its process {_how(code)}"))
 
 
 class _Call:
@@ -234,7 +238,19 @@ def _how(code: int | None) -> str:
 
 
 def _kill_group(pid: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing of it is left
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass  # nothing of it is left
+
+
+def _descendants(pid: int) -> list[int]:
+    """Children of ``pid`` and theirs, also those that left its group (but not one whose parent has ended)."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):  # it ended while we looked
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found = [pid]
+    for parent in found:
+        found += children.get(parent, [])
+    return found[1:]

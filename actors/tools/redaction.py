@@ -46,21 +46,25 @@ _VENDOR = (
 )
 _RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"\beyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*"), "[REDACTED JWT]"),
-    (re.compile(r"\b((?:bearer|basic)\s{1,4})([A-Za-z0-9._~+/=-]{6,})", re.I), _masked(2)),
+    (re.compile(r"\b((?:bearer|basic)\s{1,4})([A-Za-z0-9._~+/=-]{6,})", re.IGNORECASE), _masked(2)),
     (
-        re.compile(r"\b((?:postgres(?:ql)?|mysql|mariadb|mongodb|redis|rediss|amqps?|mssql|oracle|clickhouse)(?:\+\w+)?://)[^\s'\"<>]+", re.I),
+        re.compile(
+            r"\b((?:postgres(?:ql)?|mysql|mariadb|mongodb|redis|rediss|amqps?|mssql|oracle|clickhouse)(?:\+\w+)?://)[^\s'\"<>]+",
+            re.IGNORECASE,
+        ),
         rf"\1{MASK}",
     ),
     (re.compile(r"(?<=://)([^\s/@:'\"]{1,256}):([^\s/@'\"]{1,256})(?=@)"), MASK),
-    (re.compile(r"\b((?:host|hostaddr|user|dbname)\s?=\s?)([^\s;,'\"&]+)", re.I), rf"\1{MASK}"),
+    (re.compile(r"\b((?:host|hostaddr|user|dbname)\s?=\s?)([^\s;,'\"&]+)", re.IGNORECASE), rf"\1{MASK}"),
     (re.compile(rf"(?<![A-Za-z0-9])({_VENDOR})"), _masked(1)),
     (
         re.compile(
-            rf"([\w-]{{0,40}}{_SENSITIVE}\b[\"']?\s{{0,4}}[:=]\s{{0,4}}(?:bearer\s|basic\s)?[\"']?)([^\s\"',;&)}}\]]+)", re.I
+            rf"([\w-]{{0,40}}{_SENSITIVE}\b[\"']?\s{{0,4}}[:=]\s{{0,4}}(?:bearer\s|basic\s)?[\"']?)([^\s\"',;&)}}\]]+)",
+            re.IGNORECASE,
         ),
         _masked(2),
     ),
-    (re.compile(r"([?&](?:sig|signature|key|code|state|x-amz-[\w-]{1,40})=)([^\s&#\"']+)", re.I), _masked(2)),
+    (re.compile(r"([?&](?:sig|signature|key|code|state|x-amz-[\w-]{1,40})=)([^\s&#\"']+)", re.IGNORECASE), _masked(2)),
     (re.compile(r"(?:/home|/Users)/[^/\s'\":]+"), "~"),
     (re.compile(r"/root(?=[/\s'\":]|$)"), "~"),
     (re.compile(r"\b[A-Za-z]:\\Users\\[^\\\s'\"]+"), "~"),

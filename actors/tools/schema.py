@@ -6,12 +6,15 @@ not a model, so that parameters may have any name and validating two integers co
 
 from __future__ import annotations
 
+import base64
+import copy
 import inspect
 import json
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
 import typing_extensions
 from pydantic import ConfigDict, TypeAdapter, ValidationError, WithJsonSchema
@@ -51,12 +54,12 @@ class Parameter:
 
     @property
     def required(self) -> bool:
-        return self.default is _EMPTY
+        return self.default is _EMPTY or (isinstance(self.default, FieldInfo) and self.default.is_required())
 
     def typed_field(self) -> Any:
         annotation = self.annotation
         if isinstance(self.default, FieldInfo):
-            return Annotated[annotation, self.default] if not self.default.is_required() else annotation
+            annotation = Annotated[annotation, self.default]
         if self.default is None:
             annotation = annotation | None if isinstance(annotation, type) else typing.Optional[annotation]  # noqa: UP045 - any form
         wrapper = typing_extensions.Required if self.required else typing_extensions.NotRequired
@@ -119,7 +122,7 @@ class Signature:
 
     def summary(self) -> str:
         """The parameters in one line: ``a (integer), b (string, optional)``."""
-        properties = self.json_schema()["properties"]
+        properties = self._described["properties"]
         parts = []
         for parameter in self.parameters:
             kind = _kind(properties.get(parameter.name, {}))
@@ -129,7 +132,11 @@ class Signature:
         return ", ".join(parts) or "no parameters"
 
     def json_schema(self) -> dict[str, Any]:
-        """The JSON schema of the arguments object."""
+        """The JSON schema of the arguments object (a copy)."""
+        return copy.deepcopy(self._described)
+
+    @cached_property
+    def _described(self) -> dict[str, Any]:
         try:
             schema = self._adapter().json_schema(schema_generator=_Schema)
             extra = True if self.extras in (None, Any) else TypeAdapter(self.extras).json_schema(schema_generator=_Schema)
@@ -152,7 +159,8 @@ class Signature:
 
     def _first_check(self, arguments: Any) -> dict[str, Any]:
         self._check = self._adapter().validator.validate_python
-        return self._check(arguments)
+        checked: dict[str, Any] = self._check(arguments)
+        return checked
 
     def _with_extras(self, values: dict[str, Any]) -> dict[str, Any]:
         if self.extras is None:
@@ -163,16 +171,19 @@ class Signature:
         if taken:
             raise InvalidArguments(f"Invalid arguments for tool {self.tool!r}: {', '.join(taken)} cannot be set by a call.")
         if self.extras is not Any:
-            values |= TypeAdapter(dict[str, self.extras]).validate_python(further)  # type: ignore[name-defined]
+            values |= self._further.validate_python(further)
         return values
+
+    @cached_property
+    def _further(self) -> TypeAdapter[Any]:
+        return TypeAdapter(dict[str, self.extras])  # type: ignore[name-defined]
 
     def _adapter(self) -> TypeAdapter[Any]:
         fields = {parameter.name: parameter.typed_field() for parameter in self.parameters}
-        arguments = typing_extensions.TypedDict(self.tool, fields)  # type: ignore[operator]
-        extra = "forbid" if self.extras is None else "allow"
-        arguments.__pydantic_config__ = ConfigDict(
-            extra=extra, val_json_bytes="base64", ser_json_bytes="base64", arbitrary_types_allowed=False
-        )
+        typed_dict: Any = typing_extensions.TypedDict  # called with names that are only known at run time
+        arguments = typed_dict(self.tool, fields)
+        extra: Literal["forbid", "allow"] = "forbid" if self.extras is None else "allow"
+        arguments.__pydantic_config__ = ConfigDict(extra=extra, val_json_bytes="base64", ser_json_bytes="base64")
         try:
             return TypeAdapter(arguments)
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
@@ -232,6 +243,8 @@ def signature_of(function: Callable[..., Any], tool: str, scope: Mapping[str, An
 
 def json_safe(value: Any) -> Any:
     """``value`` as JSON values, or a marker to leave it out when it has no JSON form."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()  # pydantic writes the URL-safe form, and reads both
     try:
         plain = to_jsonable_python(value, bytes_mode="base64")
         json.dumps(plain, allow_nan=False).encode()

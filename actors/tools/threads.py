@@ -11,13 +11,13 @@ import contextvars
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
 
+from ...protocol.errors import ToolCrashed
 from ...protocol.messages import ToolCall, ToolResult
 from .context import ToolContext
 from .decorator import Tool
 from .handover import Handover
-from .invoke import run_sync
+from .invoke import failed, run_sync
 
 _IDLE_SECONDS = 60.0
 
@@ -58,12 +58,14 @@ class Threads:
         self._limit = limit
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: Handover[_Job] = Handover(asyncio.get_running_loop(), self._finish)
+        self._open: dict[_Job, ToolCall] = {}
         self._running = self._threads = 0
         self._lock = threading.Lock()
 
     async def run(self, tool: Tool, call: ToolCall, context: ToolContext) -> ToolResult:
         """Run the call's body in a thread; see :func:`invoke.run_sync`."""
         job = _Job(lambda: run_sync(tool, call, context), asyncio.get_running_loop().create_future())
+        self._open[job] = call
         self._running += 1
         with self._lock:
             grow = self._threads < min(self._running, self._limit)
@@ -77,16 +79,19 @@ class Threads:
             if job.claim():
                 self._running -= 1
             else:
-                self._abandon()
+                self._limit += 1  # its thread is lost until the body ends
             raise
+        finally:
+            del self._open[job]
 
     def close(self) -> None:
-        """Let idle threads end; busy ones end with their call."""
+        """Let idle threads end; busy ones end with their body, whose call is answered with an error now."""
+        for job, call in self._open.items():
+            if not job.future.done():
+                closed = ToolCrashed(f"tool {call.name!r} was left behind: its executor is closed")
+                job.future.set_result(failed(call, closed))
         for _ in range(self._threads):
             self._jobs.put(None)
-
-    def _abandon(self) -> None:
-        self._limit += 1
 
     def _finish(self, job: _Job) -> None:
         self._running -= 1

@@ -6,6 +6,7 @@ dies, and a tiny guard process in the same group then kills the group.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import hashlib
@@ -16,6 +17,8 @@ import socket
 import struct
 import sys
 import threading
+import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,19 +36,17 @@ def main(fd: int, parent: int) -> None:
     die_with(parent, signal.SIGKILL)
     _start_guard(fd)
     _prctl(_PR_SET_NAME, b"umbel-tool")
-    try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
-    except OSError:
-        pass  # not allowed in some containers; the memory limit still holds
+    with contextlib.suppress(OSError):  # not allowed in some containers; the memory limit still holds
+        Path("/proc/self/oom_score_adj").write_text("1000")
     faulthandler.disable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         Worker(socket.socket(fileno=fd)).serve()
     except (OSError, EOFError):
-        pass  # the parent is gone
-    finally:
-        os._exit(0)
+        os._exit(0)  # the parent is gone
+    except BaseException:  # noqa: BLE001 - the last line of defence: say why, and let the parent report a crash
+        traceback.print_exc()
+        os._exit(os.EX_SOFTWARE)
 
 
 def die_with(parent: int, number: int) -> None:
@@ -99,7 +100,7 @@ class Worker:
     def serve(self) -> None:
         self.send(["ready"])
         while True:
-            _, definition, blob, call, context, memory_mb = self._unpack(self._receive(), max_buffer_size=MAX_FRAME)
+            _, definition, blob, call, context, memory_mb = self._unpack(self._receive())
             tool = self._load(definition, blob)
             if tool is not None:
                 self.send(["started"])
@@ -146,7 +147,8 @@ class Worker:
         listened = fields.pop("listened")
         context = ToolContext(**fields, reporter=self._report if listened else None)
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_mb * _MEBIBYTE, hard))
+        wanted = memory_mb * _MEBIBYTE
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
         try:
             result = _call(tool, call, context)
         except BaseException as error:  # noqa: BLE001 - even a KeyboardInterrupt of a body is only that call's error

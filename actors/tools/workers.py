@@ -1,4 +1,4 @@
-"""Tool bodies in processes of their own, which can really be stopped (OURS-17). The parent's side; ``worker.py`` is the child's.
+"""Tool bodies in processes of their own, which can really be stopped (OURS-17): the parent's side (``worker.py``: the child).
 
 A worker runs one call at a time and is reused. It is killed, with everything that it started, at a call's deadline at
 once, after a cancellation when a grace has passed; the place in the pool is free at once in both cases. Whatever else
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import weakref
-from typing import Any
 
 import cloudpickle
 
@@ -19,7 +19,7 @@ from ...protocol.messages import ToolCall, ToolResult
 from .context import ToolContext
 from .decorator import Tool
 from .invoke import failed
-from .process import WorkerProcess
+from .process import Definition, Outcome, WorkerProcess
 from .worker import content_hash
 
 DEFAULT_MEMORY_MB = 4096
@@ -44,7 +44,7 @@ class WorkerPool:
         self._memory_mb = memory_mb or int(os.environ.get("UMBEL_TOOL_MEMORY_MB") or DEFAULT_MEMORY_MB)
         self._idle: list[WorkerProcess] = []
         self._alive: set[WorkerProcess] = set()
-        self._definitions: weakref.WeakKeyDictionary[Tool, tuple[str, bytes]] = weakref.WeakKeyDictionary()
+        self._definitions: weakref.WeakKeyDictionary[Tool, Definition] = weakref.WeakKeyDictionary()
         self._closed = False
 
     @property
@@ -67,7 +67,9 @@ class WorkerPool:
         except Exception as error:  # noqa: BLE001 - as above
             return failed(call, _unpicklable(tool, error))
         again = await self._attempt(tool, call, context, definition)
-        return again if isinstance(again, ToolResult) else failed(call, ToolError(f"tool {tool.name!r} cannot be loaded: {again}"))
+        if isinstance(again, ToolResult):
+            return again
+        return failed(call, ToolError(f"tool {tool.name!r} cannot be loaded in a worker process: {again}"))
 
     async def close(self) -> None:
         """Kill every worker and wait until it is gone."""
@@ -78,13 +80,13 @@ class WorkerPool:
         if workers:
             await asyncio.wait([worker.exited for worker in workers], timeout=_CLOSE_SECONDS)
 
-    def _definition(self, tool: Tool) -> tuple[str, bytes]:
+    def _definition(self, tool: Tool) -> Definition:
         known = self._definitions.get(tool)
         if known is None:
             known = self._definitions[tool] = _pickled(tool)
         return known
 
-    async def _attempt(self, tool: Tool, call: ToolCall, context: ToolContext, definition: tuple[str, bytes]) -> ToolResult | str:
+    async def _attempt(self, tool: Tool, call: ToolCall, context: ToolContext, definition: Definition) -> Outcome:
         async with self._slots:
             if self._closed:
                 return failed(call, ToolCrashed(f"tool {tool.name!r} was not run: the executor is closed"))
@@ -104,9 +106,10 @@ class WorkerPool:
     def _take(self, definition: str) -> WorkerProcess | None:
         usable = [worker for worker in self._idle if worker.usable]
         knowing = [worker for worker in usable if definition in worker.known]
-        worker = (knowing or usable or [None])[-1]
-        if worker is not None:
-            self._idle.remove(worker)
+        if not usable:
+            return None
+        worker = (knowing or usable)[-1]
+        self._idle.remove(worker)
         return worker
 
     def _keep(self, worker: WorkerProcess) -> None:
@@ -125,9 +128,7 @@ class WorkerPool:
             self._idle.remove(worker)
 
 
-def _pickled(tool: Tool, by_value: bool = False) -> tuple[str, bytes]:
-    import sys
-
+def _pickled(tool: Tool, by_value: bool = False) -> Definition:
     module = sys.modules.get(getattr(tool.function, "__module__", "") or "") if by_value else None
     if module is None or module.__name__ in cloudpickle.list_registry_pickle_by_value():
         blob = cloudpickle.dumps(tool)

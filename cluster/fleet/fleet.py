@@ -6,12 +6,12 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...actors.runnable import RuntimePort
+from ...actors import runnable as actors
 from ...protocol.errors import ConfigurationError, DefinitionError
 from .ledger import OUT_EXISTS, Ledger
 from .progress import Reporter, Snapshot, choose_reporter
@@ -51,7 +51,7 @@ class Fleet:
         concurrency: int = 100,
         retries: int = 2,
         timeout: float | None = None,
-        runtime: RuntimePort | None = None,
+        runtime: actors.RuntimePort | None = None,
         threads: str | None = None,
         backoff: Backoff | None = None,
     ) -> None:
@@ -101,6 +101,23 @@ class Fleet:
                 configuration, as soon as its first run says so.
             StoreUnavailable: ``out`` cannot be written.
         """
+        return await self.run_until_signal(
+            tasks, out, signals=(), resume=resume, overwrite=overwrite, progress=progress, limit=limit, keep=keep
+        )
+
+    async def run_until_signal(
+        self,
+        tasks: Tasks,
+        out: str | os.PathLike[str] | None = None,
+        *,
+        signals: Iterable[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
+        resume: bool = False,
+        overwrite: bool = False,
+        progress: Progress = False,
+        limit: int | None = None,
+        keep: bool | None = None,
+    ) -> FleetReport:
+        """:meth:`run` for programs: the first of these signals stops the fleet cleanly, and the report says so."""
         path = None if out is None else Path(out)
         source = open_source(tasks)
         try:
@@ -114,7 +131,9 @@ class Fleet:
         entry = (asyncio.get_running_loop(), run)
         self._runs.append(entry)
         try:
-            return await run.run()
+            self._start_runtime(signals)
+            with stop_on_signals(self, *signals):
+                return await run.run()
         finally:
             self._runs.remove(entry)
 
@@ -126,7 +145,8 @@ class Fleet:
         """
         from ..runtime import Runtime
 
-        report = (self._runtime or Runtime.current()).run_sync(self._run_until_signal(tasks, out, options))
+        runtime = self._runtime or Runtime.current()
+        report = runtime.run_sync(self.run_until_signal(tasks, out, signals=(signal.SIGINT,), **options))
         if report.stopped == "SIGINT":
             raise FleetInterrupted(report)
         return report
@@ -136,9 +156,13 @@ class Fleet:
         for loop, run in list(self._runs):
             loop.call_soon_threadsafe(run.stop, reason)
 
-    async def _run_until_signal(self, tasks: Tasks, out: str | os.PathLike[str] | None, options: dict[str, Any]) -> FleetReport:
-        with stop_on_signals(self, signal.SIGINT):
-            return await self.run(tasks, out, **options)
+    def _start_runtime(self, signals: Iterable[signal.Signals]) -> None:
+        """Before handlers of signals are in place, because the start of Ray installs its own."""
+        if signals and isinstance(self._agent, actors.Runnable):
+            runtime = self._runtime or actors.current_runtime()
+            start = getattr(runtime, "start", None)
+            if start is not None:
+                start()
 
     def _settings(self, limit: int | None, keep: bool | None, out: Path | None) -> Settings:
         return Settings(

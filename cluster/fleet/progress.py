@@ -65,7 +65,7 @@ class Reporter(Protocol):
 class RateMeter:
     """Tasks per second over a sliding window."""
 
-    samples: deque[tuple[float, int]] = field(default_factory=deque)
+    samples: deque[tuple[float, int]] = field(default_factory=lambda: deque([(0.0, 0)]))
 
     def rate(self, elapsed: float, done: int) -> float:
         """The rate at ``elapsed`` seconds, when ``done`` tasks are."""

@@ -210,7 +210,7 @@ class FleetRun:
         except TimeoutError as error:
             late = error if isinstance(error, UmbelError) else DeadlineExceeded(f"the run did not end within its {timeout} s")
             return attempts.result("failed", stop_reason="error", error=describe_error(late)), late
-        except Exception as error:  # a task's failure, whatever it is, belongs into its result line and harms no other task
+        except Exception as error:  # noqa: BLE001 - a task's failure, whatever it is, belongs into its result line and harms no other task
             return attempts.result("failed", stop_reason="error", error=describe_error(error)), error
         attempts.add(getattr(outcome, "metrics", None))
         return self._judge(attempts, outcome)
@@ -291,7 +291,7 @@ class FleetRun:
             cost_usd=tally.cost_usd,
             elapsed_s=elapsed,
             rate=rate,
-            eta_s=left / rate if left is not None and rate > 0 else None,
+            eta_s=left / rate if left and rate > 0 else None,
         )
 
     def _report(self) -> FleetReport:

@@ -87,7 +87,7 @@ class TaskSource:
                 return
             try:
                 self._ready.extend(await self._feed.batch())
-            except Exception as error:  # the iterable is the caller's code: it may raise anything; the fleet re-raises it
+            except Exception as error:  # noqa: BLE001 - the iterable is the caller's code: it may raise anything; the fleet re-raises it
                 self.error = error
             self._ended = not self._ready
 
@@ -183,7 +183,7 @@ class _ThreadFeed:
                 continue
             try:
                 answer.set_result(list(islice(self._items, self._size)))
-            except Exception as error:  # handed to whoever waits for the batch
+            except Exception as error:  # noqa: BLE001 - handed to whoever waits for the batch
                 answer.set_exception(error)
         close = getattr(self._items, "close", None)
         if close is not None:

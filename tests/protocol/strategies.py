@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from datetime import UTC
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -34,28 +35,33 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
     """Values of a field."""
     if annotation in _PLAIN:
         return _PLAIN[annotation]
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return values(arguments[0])
-    if origin in (Union, types.UnionType):
-        return st.one_of([values(argument) for argument in arguments])
-    if origin is Literal:
-        return st.sampled_from(arguments)
-    if origin is tuple:
-        if arguments[-1] is Ellipsis:
-            return st.lists(values(arguments[0]), max_size=3).map(tuple)
-        return st.tuples(*map(values, arguments))
-    if origin is frozenset:
-        return st.frozensets(values(arguments[0]), max_size=3)
-    if origin is list:
-        return st.lists(values(arguments[0]), max_size=3)
-    if origin is dict:
-        return json_objects
     if annotation is Event:
-        return st.one_of([st.deferred(lambda cls=cls: messages(cls)) for cls in (ThinkEvent, ToolCompleteEvent, CustomEvent)])
+        return st.deferred(lambda: st.one_of([messages(cls) for cls in (ThinkEvent, ToolCompleteEvent, CustomEvent)]))
     if isinstance(annotation, type) and issubclass(annotation, Frozen):
         return st.deferred(lambda: messages(annotation))
-    raise NotImplementedError(annotation)
+    return _COMPOSED[get_origin(annotation)](*get_args(annotation))
+
+
+def _tuples(first: Any, *others: Any) -> st.SearchStrategy[Any]:
+    if others == (Ellipsis,):
+        return st.lists(values(first), max_size=3).map(tuple)
+    return st.tuples(values(first), *map(values, others))
+
+
+def _unions(*members: Any) -> st.SearchStrategy[Any]:
+    return st.one_of([values(member) for member in members])
+
+
+_COMPOSED: dict[Any, Callable[..., st.SearchStrategy[Any]]] = {
+    Annotated: lambda inner, *_: values(inner),
+    Union: _unions,
+    types.UnionType: _unions,
+    Literal: lambda *members: st.sampled_from(members),
+    tuple: _tuples,
+    frozenset: lambda item: st.frozensets(values(item), max_size=3),
+    list: lambda item: st.lists(values(item), max_size=3),
+    dict: lambda *_: json_objects,
+}
 
 
 def messages(cls: type[Frozen]) -> st.SearchStrategy[Any]:

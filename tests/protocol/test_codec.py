@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -10,8 +12,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from umbel.protocol import codec
-from umbel.protocol.codec import decode, encode, kind_of, message_type, message_types, pack, to_json, unpack, upgrade_from
-from umbel.protocol.commands import Define, ExecuteCall, Failure, StartRun
+from umbel.protocol.codec import (
+    SEPARATOR,
+    decode,
+    encode,
+    kind_of,
+    message_type,
+    message_types,
+    pack,
+    to_json,
+    unpack,
+    upgrade_from,
+)
+from umbel.protocol.commands import Define, ExecuteCall, Failure, RunFinished, StartRun
 from umbel.protocol.errors import DecodeError, MessageTooLarge, ProtocolError, SchemaVersionError, UnknownKind
 from umbel.protocol.events import SubagentEvent, ThinkEvent
 from umbel.protocol.messages import MAX_NESTING, Frozen, Message, ToolCall
@@ -47,6 +60,9 @@ class TestRoundTrip:
         message = data.draw(messages(cls))
         kind, blob = encode(message)
         back = decode(kind, blob)
+        if isinstance(message, RunFinished):  # its state travels as JSON, to be read only by those who want it
+            state = message.attachment()
+            message = message.evolve(outcome=message.outcome.evolve(state=None, state_json=state))
         assert back == message
         assert type(back) is cls
         assert encode(back) == (kind, blob)
@@ -61,7 +77,7 @@ class TestRoundTrip:
     @pytest.mark.spec("STATE-46")
     def test_unknown_fields_are_ignored(self, cls: type[Frozen]) -> None:
         kind, blob = encode(minimal(cls))
-        wider = json.dumps({**json.loads(blob), "field_of_a_later_version": {"deep": [1, 2]}}).encode()
+        wider = rewritten(blob, lambda fields: {**fields, "field_of_a_later_version": {"deep": [1, 2]}})
         assert decode(kind, wider) == minimal(cls)
 
     @EVERY
@@ -69,8 +85,8 @@ class TestRoundTrip:
     def test_missing_fields_take_their_defaults(self, cls: type[Frozen]) -> None:
         kind, blob = encode(minimal(cls))
         required = {name for name, field in cls.model_fields.items() if field.is_required()}
-        narrow = {name: value for name, value in json.loads(blob).items() if name in required}
-        assert decode(kind, json.dumps(narrow).encode()) == minimal(cls)
+        narrow = rewritten(blob, lambda fields: {name: value for name, value in fields.items() if name in required})
+        assert decode(kind, narrow) == minimal(cls)
 
     def test_bytes_are_exact(self) -> None:
         message = Define(definition="d", blob=bytes(range(256)))
@@ -80,6 +96,12 @@ class TestRoundTrip:
     @FEW
     def test_frames_come_back_equal(self, frame: Any) -> None:
         assert unpack(pack(frame)) == frame
+
+
+def rewritten(blob: bytes, change: Callable[[dict[str, Any]], dict[str, Any]]) -> bytes:
+    """``blob`` with another JSON object before its attachment."""
+    head, mark, attachment = blob.partition(SEPARATOR)
+    return json.dumps(change(json.loads(head))).encode() + mark + attachment
 
 
 class TestRegistry:
@@ -131,7 +153,9 @@ class TestUpgrades:
         assert decode("Parcel@1", b'{"weight_kg": 3}') == parcel(weight_grams=3000)
         assert kind_of(parcel) == "Parcel@2"
 
-    @pytest.mark.parametrize("blob", [b"{}", b"[]", b"null", b"{", b'{"weight_kg": "x"}', b"[" * 100_000, b'{"weight_kg": null}'])
+    @pytest.mark.parametrize(
+        "blob", [b"{}", b"[]", b"null", b"{", b'{"weight_kg": "x"}', b"[" * 100_000, b'{"weight_kg": null}']
+    )
     def test_a_bad_old_message_is_a_typed_error(self, parcel: type[Frozen], blob: bytes) -> None:
         with pytest.raises(DecodeError, match="Parcel@1"):
             decode("Parcel@1", blob)
@@ -168,17 +192,16 @@ class TestHostileBytes:
         if cls.model_fields:
             kind, blob = encode(minimal(cls))
             field = data.draw(st.sampled_from(sorted(cls.model_fields)))
-            read_or_refuse(kind, json.dumps({**json.loads(blob), field: data.draw(json_values)}).encode())
+            wrong = data.draw(json_values)
+            read_or_refuse(kind, rewritten(blob, lambda fields: {**fields, field: wrong}))
 
     @given(st.binary(max_size=300))
     @FEW
     def test_random_bytes(self, blob: bytes) -> None:
         for cls in message_types():
             read_or_refuse(kind_of(cls), blob)
-        try:
+        with contextlib.suppress(DecodeError):
             unpack(blob)
-        except DecodeError:
-            pass
 
     @EVERY
     @pytest.mark.parametrize("opening", [b"[", b'{"a":', b'{"event":', b'{"event":{"event_type":"subagent","event":'])
@@ -288,7 +311,8 @@ class TestSurrogates:
                 except ValueError:
                     continue  # not a field for such a value
                 self.check(message)
-                self.check(message.evolve(**{name: dirty}))  # a value that nothing validated
+                if isinstance(dirty, str | dict) and type(getattr(message, name)) is type(dirty):
+                    self.check(message.evolve(**{name: dirty}))  # a value that nothing validated
 
     def check(self, message: Frozen) -> None:
         kind, blob = encode(message)

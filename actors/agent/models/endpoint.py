@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -14,6 +15,8 @@ from ....protocol.messages import clean_text
 
 QUOTED_CHARS = 500
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104 - compared with, never bound
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[ -~\t]*")
 _SECRET_HEADER_WORDS = ("auth", "key", "token", "secret", "cookie")
 
 E = TypeVar("E", bound=ModelError)
@@ -97,6 +100,17 @@ def check_key(key: str | None, provider: str) -> str | None:
     if not all("!" <= character <= "~" for character in key):
         raise ConfigurationError(f"the API key of {provider!r} holds what no key can hold: a space, a line break or the like")
     return key or None
+
+
+def check_headers(headers: Mapping[str, str], provider: str) -> None:
+    """Refuse headers that the HTTP client would refuse later, quoting them.
+
+    Raises:
+        ConfigurationError: names the header and does not show its value.
+    """
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name) or not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value.strip(" \t")):
+            raise ConfigurationError(f"the header {name!r} of {provider!r} cannot be sent: a line break, or not ASCII?")
 
 
 def secret_values(key: str | None, url: httpx.URL, headers: Mapping[str, str]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from ....protocol.messages import Message, ModelChunk, ModelResponse
 from .assembly import ReplyAssembly
 from .base import pieces
 from .clients import LoopClients, tls_context
-from .endpoint import Endpoint, check_key, parse_base_url, secret_values
+from .endpoint import Endpoint, check_headers, check_key, parse_base_url, secret_values
 from .failures import HTTPX_ERRORS, from_exception, from_response
 from .gate import Gate, shared_gate
 from .settings import ModelSettings, split_settings
@@ -58,6 +58,7 @@ class OpenAICompatibleModel:
     ) -> None:
         self._settings, self._defaults = split_settings(provider, settings)
         url = parse_base_url(self._settings.base_url, provider)
+        check_headers(self._settings.headers, provider)
         secrets = secret_values(check_key(self._key, provider), url, self._settings.headers)
         self._endpoint = Endpoint(provider, name, url, self._settings.key_variable, secrets)
         self._url = _completions_url(url)
@@ -198,6 +199,7 @@ class OpenAICompatibleModel:
     async def _send(self, body: dict[str, Any], kwargs: dict[str, Any]) -> httpx.Response:
         client = self._clients.get()
         headers = kwargs.get("headers") or {}
+        check_headers(headers, self.provider)
         timeout = self._timeout(kwargs["timeout"]) if "timeout" in kwargs else httpx.USE_CLIENT_DEFAULT
         try:
             content = encode_body(body)

@@ -131,7 +131,7 @@ class RetryingModel:
             try:
                 with wait_until(recovery.deadline):
                     return await self._model.complete(messages, tools, **kwargs)
-            except Exception as error:  # the policy decides which are retried, and re-raises the others
+            except Exception as error:  # noqa: BLE001 - the policy decides which are retried, and re-raises the others
                 await recovery.after(error)
 
     async def stream(

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -104,7 +104,7 @@ async def test_lines_that_ran_again_are_dropped_and_the_others_kept(out):
     await write(Ledger(out, resume=True), TaskResult(id="b", status="ok"), TaskResult(id="e", status="failed"))
     assert out.read_text() == line("a") + line("c", "failed") + line("d") + line("b") + line("e", "failed")
     assert stat.S_IMODE(out.stat().st_mode) == 0o640
-    assert os.listdir(out.parent) == [out.name]
+    assert list(out.parent.iterdir()) == [out]
 
 
 async def test_lines_doubled_by_a_crash_before_the_clean_up_are_dropped_by_the_next_resume(out):
@@ -128,10 +128,8 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path):
         Ledger(tmp_path)
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 async def test_a_full_disk_is_a_typed_error_that_says_how_to_go_on():
-    from pathlib import Path
-
     ledger = Ledger(Path("/dev/full"))
     ledger.put(TaskResult(id="a", status="ok"))
     with pytest.raises(StoreUnavailable, match="No space left on device; free the disk"):

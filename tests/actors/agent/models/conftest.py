@@ -27,6 +27,7 @@ class Request:
     body: Any
     time: float
     connection: int
+    reader: asyncio.StreamReader = field(repr=False)
 
 
 def head(status: int, headers: dict[str, str]) -> bytes:
@@ -95,7 +96,7 @@ class RawServer:
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
-        return Request(first.split()[1], headers, json.loads(body), asyncio.get_running_loop().time(), connection)
+        return Request(first.split()[1], headers, json.loads(body), asyncio.get_running_loop().time(), connection, reader)
 
 
 @pytest.fixture
@@ -137,7 +138,10 @@ class VirtualTime:
 
     @property
     def timing(self) -> Timing:
-        return Timing(lambda: self.now, lambda: self.epoch + self.now, self.sleep, lambda: self.random())
+        return Timing(lambda: self.now, lambda: self.epoch + self.now, self.sleep, self._draw)
+
+    def _draw(self) -> float:
+        return self.random()  # tests replace it while a model already holds the timing
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -49,8 +50,14 @@ BOTH = [("a", "t", {"n": 1}), ("b", "t", {"n": 2})]
 @pytest.mark.parametrize(
     ("deltas", "calls"),
     [
-        ([piece(0, "a", "t", ""), piece(0, None, None, '{"n":'), piece(0, None, None, "1}"), piece(1, "b", "t", '{"n":2}')], BOTH),
-        ([piece(0, "a", "t", '{"n":'), piece(1, "b", "t", '{"n":'), piece(0, None, None, "1}"), piece(1, None, None, "2}")], BOTH),
+        (
+            [piece(0, "a", "t", ""), piece(0, None, None, '{"n":'), piece(0, None, None, "1}"), piece(1, "b", "t", '{"n":2}')],
+            BOTH,
+        ),
+        (
+            [piece(0, "a", "t", '{"n":'), piece(1, "b", "t", '{"n":'), piece(0, None, None, "1}"), piece(1, None, None, "2}")],
+            BOTH,
+        ),
         # one index for all, as some servers number
         ([piece(0, "a", "t", '{"n":1}'), piece(0, "b", "t", '{"n":2}')], BOTH),
         ([piece(0, "", "t", '{"n":1}'), piece(0, "", "t", '{"n":2}')], [(None, "t", {"n": 1}), (None, "t", {"n": 2})]),
@@ -66,7 +73,10 @@ BOTH = [("a", "t", {"n": 1}), ("b", "t", {"n": 2})]
         # equal ids under two indexes
         ([piece(0, "x", "t", '{"n":1}'), piece(1, "x", "t", '{"n":2}')], [("x", "t", {"n": 1}), ("x", "t", {"n": 2})]),
         # the older format, alone and as a duplicate
-        ([{"function_call": {"name": "t", "arguments": '{"n"'}}, {"function_call": {"arguments": ":1}"}}], [(None, "t", {"n": 1})]),
+        (
+            [{"function_call": {"name": "t", "arguments": '{"n"'}}, {"function_call": {"arguments": ":1}"}}],
+            [(None, "t", {"n": 1})],
+        ),
         ([piece(0, "a", "t", '{"n":1}') | {"function_call": {"name": "t", "arguments": "{}"}}], BOTH[:1]),
         ([{"tool_calls": None}, {"tool_calls": ["x", {}]}], [(None, "", {})]),
     ],
@@ -133,7 +143,7 @@ class Body(httpx.AsyncByteStream):
 def cut(data: Any, cuts: list[int]) -> list[Any]:
     """``data`` (text or bytes) cut at ``cuts``, taken modulo its length."""
     places = sorted({0, len(data), *(place % (len(data) + 1) for place in cuts)})
-    return [data[start:end] for start, end in zip(places, places[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(places)]
 
 
 def events(reply: dict[str, Any], cuts: list[int], *, ascii_only: bool) -> Iterator[dict[str, Any]]:
@@ -173,12 +183,19 @@ def without_ids(response: ModelResponse) -> dict[str, Any]:
 
 @pytest.mark.case(2)
 @settings(max_examples=200, deadline=None)
-@given(REPLY, st.lists(st.integers(0, 10_000), max_size=8), st.lists(st.integers(0, 10_000), max_size=12), st.booleans(), st.booleans())
+@given(
+    REPLY,
+    st.lists(st.integers(0, 10_000), max_size=8),
+    st.lists(st.integers(0, 10_000), max_size=12),
+    st.booleans(),
+    st.booleans(),
+)
 def test_streamed_equals_unstreamed(
     reply: dict[str, Any], text_cuts: list[int], byte_cuts: list[int], ascii_only: bool, crlf: bool
 ) -> None:
     end = "\r\n\r\n" if crlf else "\n\n"
-    lines = [f"data: {json.dumps(event, ensure_ascii=ascii_only)}{end}" for event in events(reply, text_cuts, ascii_only=ascii_only)]
+    data = (json.dumps(event, ensure_ascii=ascii_only) for event in events(reply, text_cuts, ascii_only=ascii_only))
+    lines = [f"data: {line}{end}" for line in data]
     stream = f": ping{end}" + "".join(lines) + f"data: [DONE]{end}"
 
     def answer(request: httpx.Request) -> httpx.Response:

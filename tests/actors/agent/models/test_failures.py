@@ -135,7 +135,9 @@ def test_context_overflow(status: int, body: Any) -> None:
 
 
 def test_spent_quota_is_not_a_rate_limit() -> None:
-    error = respond(429, {"error": {"type": "insufficient_quota", "code": "insufficient_quota", "message": "pay"}}, retry_after="1")
+    error = respond(
+        429, {"error": {"type": "insufficient_quota", "code": "insufficient_quota", "message": "pay"}}, retry_after="1"
+    )
     assert type(error) is AuthenticationFailed
     assert not error.retryable
     assert error.retry_after is None

@@ -76,7 +76,9 @@ def test_settings_that_mean_a_policy() -> None:
 
 
 @pytest.mark.spec("LOOP-48")
-@pytest.mark.parametrize("error", [RateLimited, Overloaded, ModelServerError, ModelTimeout, ModelConnectionError, MalformedResponse])
+@pytest.mark.parametrize(
+    "error", [RateLimited, Overloaded, ModelServerError, ModelTimeout, ModelConnectionError, MalformedResponse]
+)
 async def test_transient_failures_are_retried_with_full_jitter(virtual: Any, error: type[ModelError]) -> None:
     model = Failing(*(error("x") for _ in range(6)))
     virtual.random = lambda: 0.999
@@ -93,7 +95,9 @@ async def test_retries_end(virtual: Any) -> None:
     assert model.attempts == 7
 
 
-@pytest.mark.parametrize("error", [AuthenticationFailed("x"), BadRequest("x"), ContextOverflow("x"), ModelError("x"), ConfigurationError("x")])
+@pytest.mark.parametrize(
+    "error", [AuthenticationFailed("x"), BadRequest("x"), ContextOverflow("x"), ModelError("x"), ConfigurationError("x")]
+)
 async def test_lasting_failures_are_raised_at_once(virtual: Any, error: Exception) -> None:
     model = Failing(error)
     with pytest.raises(type(error)):

@@ -94,7 +94,9 @@ def test_malformed_arguments_go_back_as_valid_json() -> None:
     assert '{"q": "x' in json.loads(assistant["tool_calls"][0]["function"]["arguments"]).values()
 
 
-@pytest.mark.parametrize(("given", "arguments"), [("", {}), ("  ", {}), (None, {}), ({"a": 1}, {"a": 1}), ('{"a":1}', {"a": 1})])
+@pytest.mark.parametrize(
+    ("given", "arguments"), [("", {}), ("  ", {}), (None, {}), ({"a": 1}, {"a": 1}), ('{"a":1}', {"a": 1})]
+)
 def test_arguments_of_lax_servers(given: Any, arguments: dict[str, Any]) -> None:
     (call,) = calls(entry("a", "t", given))
     assert (call.arguments, call.malformed_arguments) == (arguments, None)
@@ -207,7 +209,18 @@ def test_usage_and_cost() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [None, 1, "x", [], {}, {"choices": []}, {"choices": None}, {"choices": [None]}, {"choices": [{}]}, {"choices": [{"message": "x"}]}],
+    [
+        None,
+        1,
+        "x",
+        [],
+        {},
+        {"choices": []},
+        {"choices": None},
+        {"choices": [None]},
+        {"choices": [{}]},
+        {"choices": [{"message": "x"}]},
+    ],
 )
 def test_nonsense_is_a_typed_error(data: Any) -> None:
     with pytest.raises(MalformedResponse):

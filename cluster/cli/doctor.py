@@ -1,0 +1,257 @@
+"""``umbel doctor``: is everything here that Umbel needs, and does it work?"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import resource
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import typer
+
+from . import options
+from .ending import FAILED, OK, ends_cleanly
+
+Status = Literal["ok", "warn", "fail"]
+EXTRAS = {
+    "gateway": ("a2a", "starlette", "uvicorn"),
+    "mcp": ("mcp",),
+    "otel": ("opentelemetry.sdk",),
+    "lab": ("numpy", "scipy", "matplotlib"),
+}
+RAY_SECONDS = 90
+_COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
+_RAY_PROBE = """
+import os, ray
+os.environ.setdefault("RAY_worker_niceness", "0")
+ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False, num_cpus=1, _temp_dir={folder!r})
+assert ray.get(ray.remote(lambda: 42).remote()) == 42
+ray.shutdown()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at.
+
+    Attributes:
+        name: what.
+        status: ``ok``; ``warn``: works, but not everything or not well; ``fail``: Umbel cannot work.
+        detail: what was found.
+        remedy: what to do about it, empty when all is well.
+    """
+
+    name: str
+    status: Status
+    detail: str
+    remedy: str = ""
+
+
+@ends_cleanly
+def doctor(*, as_json: options.JsonOption = False) -> None:
+    """Check this machine: versions, cores, memory, Ray, an existing cluster, home folder, SQLite, extras.
+
+    \b
+    Example:
+      umbel doctor
+      umbel doctor --json | jq '.checks[] | select(.status != "ok")'
+
+    \b
+    Exit codes: 0 it works (perhaps with warnings), 1 something fails.
+    """  # noqa: D301 - typer needs the real \b
+    checks = []
+    for check in examine():
+        checks.append(check)
+        if not as_json:
+            _print(check)
+    failed = any(check.status == "fail" for check in checks)
+    if as_json:
+        typer.echo(json.dumps({"ok": not failed, "checks": [asdict(check) for check in checks]}))
+    raise typer.Exit(FAILED if failed else OK)
+
+
+def examine() -> Iterator[Check]:
+    """Every check, one by one as it is made."""
+    makers: tuple[Callable[[], Check], ...] = (
+        _python, _umbel, lambda: _package("ray", "2.60"), lambda: _package("pydantic", "2.11"),
+        _cores, _memory, _shared_memory, _open_files, _home, _sqlite, _cluster, _ray_starts,
+    )  # fmt: skip
+    for make in makers:
+        yield make()
+    for extra, modules in EXTRAS.items():
+        yield _extra(extra, modules)
+
+
+def _print(check: Check) -> None:
+    status = typer.style(f"{check.status:5}", fg=_COLOURS[check.status]) if sys.stdout.isatty() else f"{check.status:5}"
+    typer.echo(f"{status} {check.name}: {check.detail}" + (f"\n      -> {check.remedy}" if check.remedy else ""))
+
+
+def _python() -> Check:
+    return Check("python", "ok", f"{platform.python_version()} ({sys.executable})")
+
+
+def _umbel() -> Check:
+    from ... import __version__
+
+    return Check("umbel", "ok", f"{__version__} ({Path(__file__).parents[2]})")
+
+
+def _package(name: str, least: str) -> Check:
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Check(name, "fail", "not installed", f'pip install "{name}>={least}"')
+    if _numbers(version) < _numbers(least):
+        return Check(name, "fail", f"{version} is too old", f'pip install "{name}>={least}"')
+    return Check(name, "ok", version)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+
+def _cores() -> Check:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if usable < 2:
+        return Check("cores", "warn", "1", "Ray and agents share one core: everything is slow; use two or more")
+    return Check("cores", "ok", str(usable))
+
+
+def _memory() -> Check:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    detail = f"{memory.available / 2**30:.1f} GiB free of {memory.total / 2**30:.1f}"
+    if memory.available < 2**30:
+        return Check("memory", "warn", detail, "a local Ray needs about 1 GiB; close something or use --runtime inline")
+    return Check("memory", "ok", detail)
+
+
+def _shared_memory() -> Check:
+    if not Path("/dev/shm").is_dir():  # noqa: S108 - looked at, not written
+        return Check("shared memory", "ok", "this system has no /dev/shm; Ray uses files")
+    free = shutil.disk_usage("/dev/shm").free  # noqa: S108 - as above
+    if free < 2**28:
+        return Check(
+            "shared memory", "warn", f"{free / 2**20:.0f} MiB free", "in Docker: run with --shm-size=1g; else free /dev/shm"
+        )
+    return Check("shared memory", "ok", f"{free / 2**30:.1f} GiB free")
+
+
+def _open_files() -> Check:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 4096:
+        return Check("open files", "warn", f"limit {soft} (hard limit {hard})", "ulimit -n 65535, before you start Umbel")
+    return Check("open files", "ok", f"limit {soft}")
+
+
+def umbel_home() -> Path:
+    """The folder of embedded defaults: ``UMBEL_HOME``, or ``~/.umbel``."""
+    return Path(os.environ.get("UMBEL_HOME") or "~/.umbel").expanduser().absolute()
+
+
+def _home() -> Check:
+    home = umbel_home()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=home, prefix=".doctor-") as probe:
+            probe.write(b"x")
+        free = shutil.disk_usage(home).free
+    except OSError as error:
+        return Check(
+            "home", "fail", f"{home} cannot be written: {error.strerror}", "set UMBEL_HOME to a folder that you may write"
+        )
+    if free < 2**30:
+        return Check("home", "warn", f"{home}, {free / 2**20:.0f} MiB free", "free some disk, or set UMBEL_HOME to another one")
+    return Check("home", "ok", f"{home} ({free / 2**30:.0f} GiB free)")
+
+
+def _sqlite() -> Check:
+    try:
+        with (
+            tempfile.TemporaryDirectory(dir=umbel_home(), prefix=".doctor-") as folder,
+            closing(sqlite3.connect(f"{folder}/x.db")) as base,
+        ):
+            mode = base.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            base.execute("CREATE TABLE probe (value TEXT)")
+            base.commit()
+    except (OSError, sqlite3.Error) as error:
+        return Check("sqlite", "fail", str(error), "set UMBEL_HOME to a folder on a local disk that you may write")
+    if mode != "wal":
+        return Check(
+            "sqlite", "warn", f"{sqlite3.sqlite_version}, no WAL on this disk", "set UMBEL_HOME to a folder on a local disk"
+        )
+    return Check("sqlite", "ok", sqlite3.sqlite_version)
+
+
+def _cluster() -> Check:
+    address = os.environ.get("RAY_ADDRESS")
+    marker = Path(tempfile.gettempdir()) / "ray" / "ray_current_cluster"
+    if not address and marker.is_file():
+        address = marker.read_text(encoding="utf-8").strip()
+    if not address:
+        return Check("cluster", "ok", "none set or running here; Umbel starts a local Ray when it needs one")
+    if address in ("auto", "local") or "://" in address:
+        return Check("cluster", "ok", f"RAY_ADDRESS={address}")
+    host, _, port = address.rpartition(":")
+    with suppress(OSError, ValueError), socket.create_connection((host, int(port)), timeout=3):
+        return Check("cluster", "ok", f"{address} answers")
+    if os.environ.get("RAY_ADDRESS"):
+        return Check("cluster", "fail", f"RAY_ADDRESS={address} does not answer", "unset RAY_ADDRESS, or start that cluster")
+    return Check("cluster", "ok", f"none running here (an old one was at {address})")
+
+
+def _ray_starts() -> Check:
+    with tempfile.TemporaryDirectory(prefix="umbel-doctor-", ignore_cleanup_errors=True) as folder:
+        environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+        command = [sys.executable, "-c", _RAY_PROBE.format(folder=folder)]
+        probe = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
+        )
+        try:
+            output, _ = probe.communicate(timeout=RAY_SECONDS)
+        except subprocess.TimeoutExpired:
+            return Check(
+                "ray start", "fail", f"a local Ray did not start within {RAY_SECONDS} s", "see /tmp/ray/session_latest/logs"
+            )
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(probe.pid, signal.SIGKILL)
+            probe.wait()
+    if probe.returncode:
+        lines = output.strip().splitlines() or [f"exit code {probe.returncode}"]
+        return Check(
+            "ray start", "fail", lines[-1][:300], "python -c 'import ray; ray.init()' shows more; or use --runtime inline"
+        )
+    return Check("ray start", "ok", "a local Ray starts, runs a task and ends")
+
+
+def _extra(name: str, modules: tuple[str, ...]) -> Check:
+    missing = [module for module in modules if not _is_installed(module)]
+    if missing:
+        return Check(
+            f"extra {name}", "warn", f"not installed ({', '.join(missing)})", f'pip install "umbel[{name}]", if you want it'
+        )
+    return Check(f"extra {name}", "ok", "installed")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

@@ -1,0 +1,55 @@
+"""The command ``umbel``: which subcommands there are. Ray and other heavy imports happen inside them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import fleet
+from .demo import demo
+from .doctor import doctor
+from .run import run
+
+app = typer.Typer(
+    name="umbel",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(fleet.app, name="fleet")
+app.command("run")(run)
+app.command("doctor")(doctor)
+app.command("demo")(demo)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from ... import __version__
+
+        typer.echo(f"umbel {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def umbel(
+    *, version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False
+) -> None:
+    """Umbel: fleets of agents on Ray.
+
+    \b
+    Example:
+      umbel demo
+      umbel run "Refund order 4821" --agent my_agents:support
+      umbel fleet run tasks.jsonl --agent my_agents:support --out results.jsonl
+    """  # noqa: D301 - typer needs the real \b
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app(prog_name="umbel")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""``umbel run``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import options
+from .ending import FAILED, OK, ends_cleanly, set_up_logging
+
+if TYPE_CHECKING:
+    from ..runtime import Runtime
+
+
+@ends_cleanly
+def run(
+    prompt: Annotated[str, typer.Argument(help="What to ask; - reads it from standard input.")],
+    agent: options.AgentOption,
+    *,
+    thread: Annotated[str | None, typer.Option(help="Conversation to start or continue (with a checkpointer).")] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Print the answer as it is written; with --json every event.")
+    ] = False,
+    timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds that the run may take.")] = None,
+    runtime: options.RuntimeOption = options.Where.INLINE,
+    address: options.AddressOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+    verbose: options.VerboseOption = 0,
+) -> None:
+    """Ask an agent once. Runs in this process unless --runtime or --address says otherwise.
+
+    \b
+    Example:
+      umbel run "Refund order 4821" --agent my_agents:support --thread t-1
+      umbel run "Refund order 4821" --agent my_agents:support --stream --json | jq .event_type
+
+    \b
+    Exit codes: 0 the run succeeded, 1 it did not, 2 wrong usage, 130 Ctrl-C.
+    """  # noqa: D301 - typer needs the real \b
+    set_up_logging(verbose, quiet=quiet)
+    from .loading import load_agent
+
+    runnable = load_agent(agent)
+    text = sys.stdin.read() if prompt == "-" else prompt
+    where = options.Where.AUTO if address is not None and runtime is options.Where.INLINE else runtime
+    with options.open_runtime(where, address) as place:
+        ask = _stream if stream else _ask
+        succeeded = place.run_sync(ask(runnable, text, thread, timeout, place, as_json=as_json))
+    raise typer.Exit(OK if succeeded else FAILED)
+
+
+async def _ask(agent: Any, prompt: str, thread: str | None, timeout: float | None, place: Runtime, *, as_json: bool) -> bool:
+    result = await agent.arun(prompt, thread_id=thread, timeout=timeout, full=False, runtime=place)
+    if as_json:
+        names = ("run_id", "thread_id", "success", "stop_reason", "message")
+        metrics = result.metrics.model_dump(mode="json")
+        typer.echo(
+            json.dumps({**{name: getattr(result, name, None) for name in names}, "metrics": metrics}, ensure_ascii=False)
+        )
+    elif result.message:
+        typer.echo(result.message)
+    if not result.success:
+        typer.echo(f"umbel: the run ended with {result.stop_reason}", err=True)
+    return bool(result.success)
+
+
+async def _stream(agent: Any, prompt: str, thread: str | None, timeout: float | None, place: Runtime, *, as_json: bool) -> bool:
+    from ...protocol.results import SUCCESSFUL, normalise_stop_reason
+
+    reason = "interrupted"
+    async for event in agent.run(prompt, thread_id=thread, timeout=timeout, stream_tokens=True, runtime=place):
+        if as_json:
+            typer.echo(event.to_json())
+        elif event.event_type == "model_chunk" and event.content:
+            typer.echo(event.content, nl=False)
+        elif event.event_type == "think":
+            typer.echo()
+        elif event.event_type == "tool_start":
+            typer.echo(f"umbel: calling {event.tool_name}", err=True)
+        if event.event_type == "terminate":
+            reason = normalise_stop_reason(event.reason)
+    if reason not in SUCCESSFUL:
+        typer.echo(f"umbel: the run ended with {reason}", err=True)
+    return reason in SUCCESSFUL

@@ -1,0 +1,3 @@
+"""``umbel.events``: the public names of ``protocol/events.py``."""
+
+from .protocol.events import *  # noqa: F403

@@ -1,0 +1,35 @@
+"""Every behaviour test runs on the inline runtime and on Ray: the ``runtime`` fixture."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from umbel import Runtime
+
+
+@pytest.fixture(scope="session")
+def ray_runtime(ray_cluster: Any) -> Iterator[Runtime]:
+    """Separate actors on the session's Ray, as by default."""
+    runtime = Runtime()
+    runtime.start()
+    yield runtime
+    runtime.close()
+
+
+@pytest_asyncio.fixture(params=["inline", pytest.param("ray", marks=pytest.mark.ray)])
+async def runtime(request: pytest.FixtureRequest) -> AsyncIterator[Runtime]:
+    """The current runtime of a test: inline, or the session's Ray runtime."""
+    before = Runtime._current
+    if request.param == "inline":
+        chosen = Runtime(inline=True)
+    else:
+        chosen = request.getfixturevalue("ray_runtime")
+    Runtime._current = chosen
+    yield chosen
+    Runtime._current = before
+    if request.param == "inline":
+        await chosen.aclose()
