@@ -166,6 +166,7 @@ class ExecuteCall(Frozen):
         call: the call, its arguments as the model gave them.
         iteration: the run's iteration (from 1).
         thread_id, agent_name, metadata, ephemeral: for the tool's context.
+        grace: seconds that a sync body may go on once the call is cancelled; then its process is killed.
         state: the run's state as JSON, only for tools that ask for it.
     """
 
@@ -177,6 +178,7 @@ class ExecuteCall(Frozen):
     agent_name: str | None = None
     metadata: JsonObject = Field(default_factory=dict)
     ephemeral: JsonObject = Field(default_factory=dict, repr=False)
+    grace: float = 5.0
     state: bytes | None = Field(default=None, exclude=True)
 
     attached = "state"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -9,6 +10,17 @@ import pytest
 import pytest_asyncio
 
 from umbel import Runtime
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The session's Ray: one local cluster, whatever number of tests needs it."""
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    import ray
+
+    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield ray
+    ray.shutdown()
 
 
 @pytest.fixture(scope="session")

@@ -129,6 +129,7 @@ async def call_tool(run: Run, slot: Slot) -> ToolResult:
         agent_name=run.agent.label,
         metadata=run.tool_metadata,
         ephemeral=run.request.ephemeral,
+        grace=run.config.cancel_grace_seconds,
         state=run.state_for(slot.tool),
     )
     for attempt in range(ATTEMPTS):

@@ -25,6 +25,7 @@ class ToolContext:
         run_id, thread_id, iteration: where in which run (iterations count from 1).
         metadata: the run's metadata.
         ephemeral_metadata: values that are never stored, logged or returned (and never in this object's ``repr``).
+        grace: seconds that a sync body may go on once its call is cancelled; then its process is killed.
         state_json: the run's state at the start of the batch, as JSON; see :attr:`state`.
     """
 
@@ -36,6 +37,7 @@ class ToolContext:
     iteration: int = 0
     metadata: Mapping[str, Any] = field(default_factory=dict)
     ephemeral_metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    grace: float = 5.0
     state_json: bytes | None = field(default=None, repr=False)
     reporter: Reporter | None = field(default=None, repr=False)
 

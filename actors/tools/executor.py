@@ -6,6 +6,7 @@ import asyncio
 import difflib
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -38,7 +39,6 @@ class ToolExecutorActor:
         find_tool: ``(definition hash, tool name) -> Tool``; raises UnknownTool (see :func:`unknown_tool_text`).
         own_process: the executor has a process to itself: sync bodies go to worker processes and async bodies to a loop of
             their own. Otherwise (inline, or beside a supervisor) they run in threads and on the caller's loop.
-        grace: seconds that a cancelled sync body may go on before it is killed.
         max_workers: worker processes at once; default the larger of 4 and the number of CPUs.
         stuck_after: seconds after which an async body that does not give way counts as blocking.
     """
@@ -48,14 +48,13 @@ class ToolExecutorActor:
         find_tool: FindTool,
         *,
         own_process: bool,
-        grace: float = 5.0,
         max_workers: int | None = None,
         stuck_after: float = 0.2,
     ) -> None:
         self._find_tool, self._own_process = find_tool, own_process
-        self._grace, self._max_workers, self._stuck_after = grace, max_workers, stuck_after
-        self._limits: dict[Tool, asyncio.Semaphore] = {}
-        self._demoted: set[Tool] = set()
+        self._max_workers, self._stuck_after = max_workers, stuck_after
+        self._limits: weakref.WeakKeyDictionary[Tool, asyncio.Semaphore] = weakref.WeakKeyDictionary()
+        self._demoted: weakref.WeakSet[Tool] = weakref.WeakSet()
         self._workers: WorkerPool | None = None
         self._threads: Threads | None = None
         self._tool_loop: ToolLoop | None = None
@@ -130,7 +129,7 @@ class ToolExecutorActor:
 
     def _worker_pool(self) -> WorkerPool:
         if self._workers is None:
-            self._workers = WorkerPool(self._max_workers, grace=self._grace)
+            self._workers = WorkerPool(self._max_workers)
         return self._workers
 
 
@@ -190,6 +189,7 @@ def _context(message: ExecuteCall, progress: _Progress | None) -> ToolContext:
         iteration=message.iteration,
         metadata=message.metadata,
         ephemeral_metadata=message.ephemeral,
+        grace=message.grace,
         state_json=message.state,
         reporter=progress,
     )

@@ -31,16 +31,15 @@ class WorkerPool:
 
     Args:
         limit: calls at once; default the larger of 4 and the number of CPUs.
-        grace: seconds that a cancelled call may go on before its process is killed.
         idle_seconds: an unused worker ends after this.
         memory_mb: limit for tools that set none; default ``UMBEL_TOOL_MEMORY_MB`` or 4096.
     """
 
     def __init__(
-        self, limit: int | None = None, *, grace: float = 5.0, idle_seconds: float = 60.0, memory_mb: int | None = None
+        self, limit: int | None = None, *, idle_seconds: float = 60.0, memory_mb: int | None = None
     ) -> None:
         self._slots = asyncio.Semaphore(limit or max(4, os.cpu_count() or 1))
-        self._grace, self._idle_seconds = grace, idle_seconds
+        self._idle_seconds = idle_seconds
         self._memory_mb = memory_mb or int(os.environ.get("UMBEL_TOOL_MEMORY_MB") or DEFAULT_MEMORY_MB)
         self._idle: list[WorkerProcess] = []
         self._alive: set[WorkerProcess] = set()
@@ -100,7 +99,7 @@ class WorkerPool:
             try:
                 return await outcome
             except asyncio.CancelledError:
-                worker.abandon(self._grace)
+                worker.abandon(context.grace)
                 raise
 
     def _take(self, definition: str) -> WorkerProcess | None:

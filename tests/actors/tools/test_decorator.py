@@ -40,7 +40,7 @@ def test_only_tools_and_distinct_names() -> None:
 
     assert require_tool(bare) is bare
     assert require_tools(bare) == (bare,)
-    with pytest.raises(TypeError, match="plain.*@tool"):
+    with pytest.raises(TypeError, match=r"plain.*@tool"):
         require_tools([bare, plain])
     with pytest.raises(ValueError, match="'bare'"):
         require_tools([bare, bare])

@@ -109,7 +109,23 @@ async def test_the_context_arrives(bench: Open, own_process: bool) -> None:
         return [ctx.tool_call_id, ctx.tool_name, ctx.agent_id, ctx.run_id, ctx.iteration, ctx.metadata, ctx.ephemeral_metadata]
 
     result = await bench(look, own_process=own_process).run("look")
-    assert result.content.split() == ["[", '"call_look",', '"look",', '"a",', '"r",', "2,", "{", '"m":', "1", "},", "{", '"e":', "2", "}", "]"]
+    assert result.content.split() == [
+        "[",
+        '"call_look",',
+        '"look",',
+        '"a",',
+        '"r",',
+        "2,",
+        "{",
+        '"m":',
+        "1",
+        "},",
+        "{",
+        '"e":',
+        "2",
+        "}",
+        "]",
+    ]
 
 
 @pytest.mark.spec("TOOL-22", "OURS-10")
@@ -227,7 +243,7 @@ async def test_a_sync_tool_leaves_heartbeats_and_siblings_alone(bench: Open, own
 async def test_an_async_tool_that_blocks_is_moved_to_a_process(bench: Open) -> None:
     @tool
     async def rude(seconds: float) -> int:
-        time.sleep(seconds)
+        time.sleep(seconds)  # noqa: ASYNC251 - the mistake under test
         return os.getpid()
 
     opened = bench(rude, async_place, own_process=True, stuck_after=0.05)
@@ -277,7 +293,7 @@ async def test_hostile_siblings_in_one_executor(bench: Open) -> None:
 
     @tool
     async def block() -> str:
-        time.sleep(0.5)
+        time.sleep(0.5)  # noqa: ASYNC251 - the mistake under test
         return "done"
 
     @tool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import datetime
+import datetime as dt
 import decimal
 import enum
 import json
@@ -77,7 +77,7 @@ TABLE: list[tuple[Any, dict[str, Any], Any, Any]] = [
     (Literal["a", "b"], {**STRING, "enum": ["a", "b"]}, "b", "b"),
     (Any, {}, [1], [1]),
     (Annotated[int, Field(ge=1, le=9, description="d")], {**INTEGER, "minimum": 1, "maximum": 9, "description": "d"}, 9, 9),
-    (datetime.date, {**STRING, "format": "date"}, "2024-02-29", datetime.date(2024, 2, 29)),
+    (dt.date, {**STRING, "format": "date"}, "2024-02-29", dt.date(2024, 2, 29)),
     (uuid.UUID, {**STRING, "format": "uuid"}, str(uuid.UUID(int=7)), uuid.UUID(int=7)),
 ]
 
@@ -150,7 +150,7 @@ def test_defaults_are_optional_and_json_safe() -> None:
         d: float = float("nan"),
         e: Any = marker,
         f: bytes = b"\xff",
-        g: int = None,  # type: ignore[assignment]
+        g: int = None,  # type: ignore[assignment]  # noqa: RUF013 - a common slip
         h: int = Field(default=4, ge=1, description="from the field"),
         i: int = Field(ge=1),
     ) -> None: ...
@@ -312,12 +312,12 @@ def test_the_schema_is_made_once() -> None:
 
 
 def test_signature_of_accepts_callables_of_every_kind() -> None:
-    class Callable_:
+    class Functor:
         def __call__(self, a: int) -> int:
             return a
 
         def method(self, a: int) -> int:
             return a
 
-    assert [p.name for p in signature_of(Callable_(), "t").parameters] == ["a"]
-    assert [p.name for p in signature_of(Callable_().method, "t").parameters] == ["a"]
+    assert [p.name for p in signature_of(Functor(), "t").parameters] == ["a"]
+    assert [p.name for p in signature_of(Functor().method, "t").parameters] == ["a"]

@@ -249,7 +249,9 @@ PARENT = """
 async def test_the_parents_death_ends_the_worker_and_its_children(tmp_path: Path, number: int) -> None:
     script, pids = tmp_path / "parent.py", tmp_path / "pids"
     script.write_text(textwrap.dedent(PARENT))
-    with subprocess.Popen([sys.executable, str(script), str(pids)], stderr=subprocess.DEVNULL) as parent:
+    with subprocess.Popen(  # noqa: ASYNC220 - it must be a plain child, to be killed
+        [sys.executable, str(script), str(pids)], stderr=subprocess.DEVNULL
+    ) as parent:
         await until(pids.exists, 20)
         parent.send_signal(number)
         parent.wait(20)
@@ -268,7 +270,7 @@ async def test_crashes_are_repeated_only_if_idempotent(pool: WorkerPool, request
     for idempotent, count in ((False, 1), (True, 2)):
         tries.write_text("")
         made = tool(retries=1, idempotent=idempotent)(crash)
-        result = await invoke(*request_for(made), attempt=pool.run)
+        result = await invoke(*request_for(made), pool.run)
         assert result.code == "tool_crashed"
         assert len(tries.read_text()) == count
 
