@@ -62,8 +62,10 @@ def failure(error: BaseException) -> Failure:
     return Failure(**error.to_wire())
 
 
-def cut(queue: deque[Envelope], skip: Callable[[Envelope], bool] | None = None) -> tuple[list[Envelope], list[Any], list[bytes]]:
-    """Take envelopes worth one frame off ``queue``: (taken, as they go into the frame, blobs that go by reference)."""
+def cut(
+    queue: deque[Envelope], skip: Callable[[Envelope], bool] | None = None, *, by_reference: bool = True
+) -> tuple[list[Envelope], list[Any], list[bytes]]:
+    """Take envelopes worth one frame off ``queue``: (taken, as they go into the frame, blobs that go beside it)."""
     taken: list[Envelope] = []
     wire: list[Any] = []
     large: list[bytes] = []
@@ -74,10 +76,10 @@ def cut(queue: deque[Envelope], skip: Callable[[Envelope], bool] | None = None) 
             continue
         taken.append(envelope)
         number, kind, blob = envelope
-        if len(blob) > FRAME_BYTES:
+        if len(blob) > FRAME_BYTES and by_reference:
             wire.append((number, kind, len(large)))
             large.append(blob)
-            size += 1_000
+            size += 1_000 + len(blob) // 1_000  # so that one frame never keeps more than about 80 MB alive
         else:
             wire.append(envelope)
             size += len(blob) + 40
@@ -95,6 +97,7 @@ def read_frame(data: bytes, *shape: type) -> list[Any]:
 
 
 def body(part: Any, large: Sequence[bytes]) -> bytes:
+    """The blob of an envelope whose third part is ``part``: that itself, or an index of the blobs that came beside it."""
     if isinstance(part, int) and 0 <= part < len(large):
         return bytes(large[part])
     if isinstance(part, bytes):

@@ -8,12 +8,13 @@ it carries one message or a hundred. The asking side holds a ``Link`` (``link.py
     Link --collect(cursor)-> Mailbox    a long poll, only while requests are open: slower replies, and partial ones
     Link --control(frame)--> Mailbox    cancellations and urgent messages, past any queue
 
-Every frame names the epoch (incarnation) of both sides. A resent frame is recognised by its number, a reply that was
-lost on the way is sent again until its cursor is acknowledged, and a peer that restarted fails what it had been sent
-with :class:`PeerLost`: nothing is ever silently run twice. A full mailbox keeps ``deliver`` waiting, which fills the
-link's queue, which makes ``request`` wait: that is the back-pressure.
+Every call names the epoch (incarnation) of both sides. A resent frame is recognised by its number, and of two attempts
+at the same call only the later one gets replies. A reply that was lost on the way is sent again until its cursor is
+acknowledged, and a peer that restarted fails what it had been sent with ``PeerLost``: nothing is ever silently run
+twice. A full mailbox keeps ``deliver`` waiting, which fills the link's queue, which makes ``request`` wait: that is the
+back-pressure.
 
-Inside a process :class:`LocalLink` hands over the same (frozen) messages without encoding them.
+Inside a process ``LocalLink`` (``local_link.py``) hands over the same (frozen) messages without encoding them.
 """
 
 from __future__ import annotations
@@ -26,20 +27,27 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..protocol.codec import decode, encode, pack
-from ..protocol.errors import DecodeError, ProtocolError, RequestCancelled, UmbelError, UnknownKind
+from ..protocol.commands import Failure
+from ..protocol.errors import DecodeError, PeerLost, ProtocolError, RequestCancelled, UmbelError, UnknownKind
 from ..protocol.messages import Frozen
 from .frames import FRAME_VERSION, OK, STALE_SENDER, WRONG_EPOCH, Envelope, Frames, Handler, body, cut, failure, read_frame
 
 POLL_SECONDS = 20.0
+MAX_NUMBER = 2**63
 logger = logging.getLogger("umbel.mailbox")
 
 
 async def _within(future: asyncio.Future[None], seconds: float) -> None:
-    timer = asyncio.get_running_loop().call_later(seconds, lambda: future.done() or future.set_result(None))
+    timer = asyncio.get_running_loop().call_later(seconds, _wake, future)
     try:
         await future
     finally:
         timer.cancel()
+
+
+def _wake(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
 
 
 class Session:
@@ -48,9 +56,13 @@ class Session:
     def __init__(self, peer: str, epoch: int) -> None:
         self.peer = peer
         self.epoch = epoch
-        self.frame = 0
-        self.tasks: dict[int, asyncio.Task[None]] = {}
-        self.cancelled_early: deque[int] = deque(maxlen=1_000)  # cancelled before they began
+        self.frame = 0  # the last one that was started; likewise of control
+        self.control_frame = 0
+        self.delivery = 0  # the latest attempt to deliver; likewise to collect
+        self.collection = 0
+        self.entrance = asyncio.Lock()  # frames start one after the other, also when the mailbox is full
+        self.running: dict[int, RemoteCaller] = {}
+        self.withdrawn: set[int] = set()  # cancelled before they arrived; all of them are in the frame under way
         self.unsent: deque[Envelope] = deque()
         self.unacknowledged: deque[Envelope] = deque()
         self.first_cursor = 1  # of unacknowledged
@@ -58,32 +70,30 @@ class Session:
         self.wake: asyncio.Future[None] | None = None  # of a waiting collect
         self.first_reply: asyncio.Future[None] | None = None  # of a lingering deliver
         self.drained: asyncio.Event | None = None
+        self.one_way = itertools.count(-1, -1)
 
     def post(self, number: int, message: Frozen) -> None:
-        try:
-            kind, blob = encode(message)
-        except ProtocolError as error:
-            number, (kind, blob) = abs(number), encode(failure(error))
+        kind, blob = encode(message)
         self.unsent.append((number, kind, blob))
         if self.first_reply is not None:
-            if not self.first_reply.done():
-                self.first_reply.set_result(None)
+            _wake(self.first_reply)
         elif not self.delivering:
-            self.notify()
+            _wake(self.wake)
 
     def notify(self) -> None:
-        if self.wake is not None and not self.wake.done():
-            self.wake.set_result(None)
+        """End a poll."""
+        _wake(self.wake)
 
     async def linger(self, seconds: float) -> None:
         """Until the first reply is posted, at most ``seconds``."""
         self.first_reply = asyncio.get_running_loop().create_future()
-        await _within(self.first_reply, seconds)
-        self.first_reply = None
+        try:
+            await _within(self.first_reply, seconds)
+        finally:
+            self.first_reply = None
 
     async def poll(self, seconds: float) -> None:
-        """Until something is posted that no delivery takes along. A newer poll ends an older one."""
-        self.notify()
+        """Until something is posted that no delivery takes along."""
         self.wake = wake = asyncio.get_running_loop().create_future()
         await _within(wake, seconds)
 
@@ -106,26 +116,47 @@ class Session:
             self.drained.set()
         return first, wire, large
 
-    def cancel(self, number: int) -> None:
-        task = self.tasks.get(number)
-        if task is not None:
-            task.cancel()
+    def withdraw(self, number: int) -> None:
+        """Nobody waits for this request any more."""
+        caller = self.running.get(number)
+        if caller is None:
+            self.withdrawn.add(number)
         else:
-            self.cancelled_early.append(number)
+            caller.withdrawn = True
+            caller.stop()
+
+    def stop(self) -> None:
+        """Cancel whatever runs, and let go of those who wait."""
+        for caller in self.running.values():
+            caller.stop()
+        self.notify()
 
 
-class _RemoteCaller:
-    __slots__ = ("_number", "_session")
+class RemoteCaller:
+    """The asking side of one request (``Caller``), and the request itself while it runs."""
 
-    def __init__(self, session: Session, number: int) -> None:
-        self._session = session
-        self._number = number
+    __slots__ = ("begun", "key", "number", "session", "stopped", "task", "withdrawn")
+
+    def __init__(self, session: Session, key: int, number: int) -> None:
+        self.session = session
+        self.key = key
+        self.number = number
+        self.task: asyncio.Task[None] | None = None
+        self.begun = False
+        self.stopped = False
+        self.withdrawn = False
+
+    def stop(self) -> None:
+        self.stopped = True  # a task that has not begun must not be cancelled: its `finally` would never run
+        if self.task is not None and self.begun:
+            self.task.cancel()
 
     def send(self, message: Frozen) -> None:
-        self._session.post(-self._number, message)
+        if self.number and not self.withdrawn:
+            self.session.post(-self.number, message)
 
     async def flow(self) -> None:
-        session = self._session
+        session = self.session
         if len(session.unsent) >= Mailbox.OUTBOX:
             session.drained = session.drained or asyncio.Event()
             session.drained.clear()
@@ -154,7 +185,7 @@ class Mailbox:
         self._handlers: dict[type[Frozen], Handler] = {}
         self._sessions: dict[str, Session] = {}
         self._room = asyncio.Event()
-        self._one_way = itertools.count(1)
+        self._closed = False
 
     def on(self, message_class: type[Frozen], handler: Handler) -> None:
         """Serve ``message_class`` with ``async handler(message, caller) -> reply or None``."""
@@ -168,113 +199,154 @@ class Mailbox:
 
     async def deliver(self, data: bytes, large: Sequence[bytes] = ()) -> Frames:
         """One frame in, the replies that are ready at once out."""
-        _, peer, peer_epoch, epoch, number, cursor, envelopes = read_frame(data, str, int, int, int, int, list)
+        _, peer, peer_epoch, epoch, call, number, cursor, envelopes = read_frame(data, str, int, int, int, int, int, list)
         session = self._session(peer, peer_epoch)
         if session is None or epoch != self.epoch:
             return self._refuse(session)
-        session.acknowledge(cursor)
-        if number <= session.frame:
-            session.rewind()
-            return self._replies(session)
-        session.frame = number
-        while self.busy >= self.capacity:
+        if call > session.delivery:
+            session.delivery = call
+            session.acknowledge(cursor)
+            async with session.entrance:
+                if number > session.frame:
+                    await self._enter(session, number, envelopes, large)
+                else:
+                    session.rewind()
+        return self._replies(session, call == session.delivery)
+
+    async def _enter(self, session: Session, number: int, envelopes: list[Any], large: Sequence[bytes]) -> None:
+        while self.busy >= self.capacity and not self._closed:
             self._room.clear()
             await self._room.wait()
+        if self._session(session.peer, session.epoch) is not session:
+            return
+        session.frame = number
         session.delivering = True
-        self._start(session, envelopes, large)
-        await asyncio.sleep(0)
-        session.delivering = False
-        if self.linger and not session.unsent and session.tasks:
+        try:
+            self._start(session, envelopes, large)
+            await asyncio.sleep(0)
+        finally:
+            session.withdrawn.clear()
+            session.delivering = False
+        if self.linger and not session.unsent and session.running:
             await session.linger(self.linger)
-        return self._replies(session)
 
     async def collect(self, data: bytes) -> Frames:
         """Replies that were not ready in time; waits up to 20 s for the first."""
-        _, peer, peer_epoch, epoch, cursor, resume = read_frame(data, str, int, int, int, bool)
+        _, peer, peer_epoch, epoch, call, cursor, resume = read_frame(data, str, int, int, int, int, bool)
         session = self._session(peer, peer_epoch)
         if session is None or epoch != self.epoch:
             return self._refuse(session)
-        session.acknowledge(cursor)
-        if resume:
-            session.rewind()
-        if not session.unsent:
-            await session.poll(POLL_SECONDS)
-        return self._replies(session)
+        if call > session.collection:
+            session.collection = call
+            session.notify()  # ends an earlier poll, whose caller is gone
+            session.acknowledge(cursor)
+            if resume:
+                session.rewind()
+            if not session.unsent:
+                await session.poll(POLL_SECONDS)
+        return self._replies(session, call == session.collection)
 
     def control(self, data: bytes) -> None:
         """Cancellations and urgent messages; runs at once, whatever is queued."""
-        _, peer, peer_epoch, epoch, cancelled, envelopes = read_frame(data, str, int, int, list, list)
+        _, peer, peer_epoch, epoch, number, withdrawn, envelopes = read_frame(data, str, int, int, int, list, list)
         session = self._session(peer, peer_epoch)
-        if session is None or epoch != self.epoch:
+        if session is None or epoch != self.epoch or number <= session.control_frame:
             return
-        for number in cancelled:
-            session.cancel(number)
+        session.control_frame = number
+        for request in withdrawn:
+            session.withdraw(_checked(request))
         self._start(session, envelopes, ())
 
     async def close(self) -> None:
         """Cancel what runs and wait for it to end."""
-        tasks = [task for session in self._sessions.values() for task in session.tasks.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._closed = True
+        self._room.set()
+        callers = [caller for session in self._sessions.values() for caller in session.running.values()]
         for session in self._sessions.values():
-            session.notify()
+            session.stop()
+        await asyncio.gather(*(caller.task for caller in callers if caller.task is not None), return_exceptions=True)
 
     def _session(self, peer: str, epoch: int) -> Session | None:
         """The peer's session; None for an incarnation that a newer one has replaced."""
+        if self._closed:
+            raise PeerLost(f"{self.name} is closed", peer=self.name, delivered="no")
         session = self._sessions.get(peer)
         if session is not None and session.epoch == epoch:
             return session
         if session is not None:
             if epoch < session.epoch:
                 return None
-            for task in session.tasks.values():
-                task.cancel()
-            session.notify()
+            session.stop()
         self._sessions[peer] = session = Session(peer, epoch)
         return session
 
     def _refuse(self, session: Session | None) -> Frames:
         return pack((FRAME_VERSION, self.epoch, STALE_SENDER if session is None else WRONG_EPOCH, 0, ())), ()
 
-    def _replies(self, session: Session) -> Frames:
-        first, wire, large = session.take()
+    def _replies(self, session: Session, latest: bool) -> Frames:
+        """What is ready; nothing for a call whose caller gave it up and made another."""
+        if self._sessions[session.peer] is not session:
+            return self._refuse(None)
+        first, wire, large = session.take() if latest else (0, [], [])
         if session.unsent:
             session.notify()
         return pack((FRAME_VERSION, self.epoch, OK, first, wire)), large
 
     def _start(self, session: Session, envelopes: list[Any], large: Sequence[bytes]) -> None:
-        create, serve = asyncio.get_running_loop().create_task, self._serve
+        create, running, withdrawn = asyncio.get_running_loop().create_task, session.running, session.withdrawn
         try:
-            work = [serve(session, number, kind, part, large) for number, kind, part in envelopes]
+            for number, kind, part in envelopes:
+                key = _checked(number) or next(session.one_way)
+                if key in running:
+                    raise DecodeError(f"request {key} runs already")
+                if withdrawn and key in withdrawn:
+                    continue
+                running[key] = caller = RemoteCaller(session, key, number)
+                self.busy += 1
+                caller.task = create(self._serve(caller, kind, part, large))
+        except DecodeError:
+            raise
         except (TypeError, ValueError):
             raise DecodeError("an envelope has three parts") from None
-        self.busy += len(work)
-        for job in work:
-            create(job)
 
-    async def _serve(self, session: Session, number: int, kind: str, part: Any, large: Sequence[bytes]) -> None:
-        reply: Frozen | None
-        key = number or -next(self._one_way)
-        session.tasks[key] = asyncio.current_task()  # type: ignore[assignment]  # it runs in one
+    async def _serve(self, caller: RemoteCaller, kind: str, part: Any, large: Sequence[bytes]) -> None:
+        session = caller.session
+        reply: Any
         try:
-            if session.cancelled_early and number in session.cancelled_early:
+            if caller.stopped:
                 raise asyncio.CancelledError
+            caller.begun = True
             message = decode(kind, part if type(part) is bytes else body(part, large))
-            reply = await self.handler(type(message))(message, _RemoteCaller(session, number))
+            reply = await self.handler(type(message))(message, caller)
         except asyncio.CancelledError:
             reply = failure(RequestCancelled(f"{self.name}: the request was cancelled"))
         except UmbelError as error:
             reply = failure(error)
-        except Exception as error:  # the border of the actor: whatever a handler raised is the caller's reply
+        except (Exception, SystemExit) as error:  # the border of the actor: whatever a handler raised is the caller's reply
             logger.debug("%s: %s failed", self.name, kind, exc_info=True)
             reply = failure(error)
         finally:
             self.busy -= 1
-            del session.tasks[key]
+            del session.running[caller.key]
             if not self._room.is_set() and self.busy < self.capacity:
                 self._room.set()
-        if number:
-            session.post(number, reply if reply is not None else failure(ProtocolError(f"{self.name} sent no reply to {kind}")))
+        if caller.withdrawn:
+            return
+        if caller.number:
+            self._reply(caller, kind, reply)
         elif isinstance(reply, Failure):
             logger.warning("%s: one-way %s failed: %s", self.name, kind, reply.message)
+
+    def _reply(self, caller: RemoteCaller, kind: str, reply: Any) -> None:
+        if reply is None:
+            reply = failure(ProtocolError(f"{self.name} sent no reply to {kind}"))
+        try:
+            caller.session.post(caller.number, reply)
+        except Exception as error:  # noqa: BLE001 - whatever a handler returned, its caller must not wait for ever
+            caller.session.post(caller.number, failure(error))
+
+
+def _checked(number: Any) -> int:
+    if type(number) is not int or not 0 <= number < MAX_NUMBER:
+        raise DecodeError("a request's number is a whole number")
+    return number

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic_core import core_schema
 
 Role = Literal["system", "user", "assistant", "tool"]
 MAX_NESTING = 100
@@ -53,9 +54,22 @@ def _clean_object(value: Any) -> Any:
     return clean_value(value) if value else value
 
 
-Text = Annotated[str, BeforeValidator(_clean_optional)]
-Json = Annotated[Any, BeforeValidator(_clean_object)]
-JsonObject = Annotated[dict[str, Any], BeforeValidator(_clean_object)]
+class Cleaned:
+    """Annotation: clean the value as it enters from Python. JSON text needs no cleaning, it cannot hold half a pair."""
+
+    def __init__(self, clean: Callable[[Any], Any]) -> None:
+        self._clean = clean
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """Pydantic's hook: the plain schema for JSON, the cleaning one for Python values."""
+        plain = handler(source)
+        cleaning = core_schema.no_info_before_validator_function(self._clean, plain)
+        return core_schema.json_or_python_schema(json_schema=plain, python_schema=cleaning)
+
+
+Text = Annotated[str, Cleaned(_clean_optional)]
+Json = Annotated[Any, Cleaned(_clean_object)]
+JsonObject = Annotated[dict[str, Any], Cleaned(_clean_object)]
 
 
 # The slots of a pydantic model, written directly: BaseModel.__setattr__ refuses on a frozen model and costs more.
@@ -175,7 +189,7 @@ class Message(Frozen):
         content = result.content
         if not content and result.error is not None:
             content = f"Error: {result.error}"
-        return cls(role="tool", content=content, tool_call_id=result.tool_call_id, name=result.name)
+        return cls.trusted(role="tool", content=content, tool_call_id=result.tool_call_id, name=result.name)
 
 
 class ToolResult(Frozen):

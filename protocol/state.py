@@ -7,7 +7,7 @@ this is the loop's hot path. Nothing here reads a clock: pass ``now`` and the st
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from math import isfinite, isnan
 from typing import Annotated, Any, Literal, Self
@@ -170,6 +170,17 @@ class AgentState(Frozen):
             now,
             tool_executions=(*self.tool_executions, execution),
             tool_history=(*self.tool_history, execution.tool_name),
+        )
+
+    def with_tool_results(
+        self, executions: Sequence[ToolExecution], messages: Sequence[Message], *, now: datetime | None = None
+    ) -> Self:
+        """Append a batch of executions, and the messages that answer its calls."""
+        return self._with(
+            now,
+            tool_executions=(*self.tool_executions, *executions),
+            tool_history=(*self.tool_history, *(execution.tool_name for execution in executions)),
+            messages=(*self.messages, *messages),
         )
 
     def with_reasoning_step(self, step: ReasoningStep, *, now: datetime | None = None) -> Self:

@@ -44,9 +44,7 @@ class AgentActor:
             return ThinkReply.trusted(need_conversation=True)
         agent = self._definitions.get(request.definition)
         model, policy = self._model(request.definition, agent, request.auxiliary)
-        config = agent.config
-        settings: dict[str, Any] = {"temperature": config.temperature, "max_tokens": config.max_tokens, **request.model_kwargs}
-        settings = {name: value for name, value in settings.items() if value is not None}
+        settings = {**agent.model_settings, **request.model_kwargs}
         tools = agent.tool_schemas if request.use_tools and agent.tool_schemas else None
         retrying = RetryingModel(model, policy, on_retry=lambda notice: caller.send(_retry_event(notice)))
         if request.stream:

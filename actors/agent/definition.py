@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from ...protocol.config import AgentConfig, build_config
 from ...protocol.errors import ConfigurationError
+from ...protocol.messages import Message
 from ...protocol.state import AgentState
 from ..checkpoints.registry import resolve_url
 from ..runnable import Runnable
@@ -55,6 +56,8 @@ class Agent(Runnable):
         self._packed = None
         self.callback_handler = config.callback_handler
         self.tools_by_name: dict[str, Tool] = {tool.name: tool for tool in config.tools}
+        prompt = config.system_prompt
+        self.system_message = Message.system(prompt) if isinstance(prompt, str) and prompt else None
         self.blank_state = AgentState(
             agent_id=config.agent_id,
             max_iterations=config.max_iterations,
@@ -63,6 +66,8 @@ class Agent(Runnable):
             terminal_tools=config.terminal_tools,
             token_budget=config.token_budget,
         )
+        given = {"temperature": config.temperature, "max_tokens": config.max_tokens}
+        self.model_settings = {name: value for name, value in given.items() if value is not None}
         self.tool_schemas: list[dict[str, Any]] = [tool.schema for tool in config.tools if not tool.deferred]
 
     def __getstate__(self) -> AgentConfig:

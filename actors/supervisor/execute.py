@@ -199,6 +199,7 @@ def progress(run: Run, slot: Slot, part: Any) -> None:
 def fold(run: Run, slots: list[Slot]) -> None:
     """In call order: execution record, event, and the message that answers the call."""
     early = run.config.tool_event_order == "completion"
+    executions: list[ToolExecution] = []
     for slot in slots:
         told = early and slot.result is not None and slot.twin is None and slot.tool is not None and not slot.reused
         call, twin = slot.call, slot.twin
@@ -219,9 +220,11 @@ def fold(run: Run, slots: list[Slot]) -> None:
             timestamp=datetime.now(UTC),
             idempotent_cache_hit=slot.reused,
         )
-        run.state = run.state.with_tool_execution(execution).with_message(Message.tool(result))
+        executions.append(execution)
         if not told:
             complete(run, slot)
+    answers = [Message.tool(slot.result) for slot in slots if slot.result is not None]
+    run.state = run.state.with_tool_results(executions, answers)
 
 
 def complete(run: Run, slot: Slot) -> None:

@@ -18,7 +18,7 @@ async def open_turn(run: Run) -> None:
     """Begin a conversation, or a new turn of the thread's: its messages stay, every counter starts anew."""
     if run.request.cancelled:
         run.stop("cancelled")
-    prompt = system_prompt(run)
+    system = system_message(run)
     earlier: tuple[Message, ...] = ()
     if durable(run):
         run.checkpoint = await load(run)
@@ -26,18 +26,20 @@ async def open_turn(run: Run) -> None:
             earlier = close_open_calls(run.checkpoint.state.messages)
             run.state = run.state.evolve(metadata={**run.checkpoint.state.metadata, **run.state.metadata})
     if not earlier:
-        earlier = (Message.system(prompt),) if prompt else ()
-    elif earlier[0].role == "system" and prompt:
-        earlier = (Message.system(prompt), *earlier[1:])
-    run.state = run.state.evolve(messages=(*earlier, Message.user(run.request.prompt)))
+        earlier = (system,) if system is not None else ()
+    elif earlier[0].role == "system" and system is not None:
+        earlier = (system, *earlier[1:])
+    prompt = Message.trusted(role="user", content=run.request.prompt)
+    run.state = run.state.evolve(messages=(*earlier, prompt))
 
 
-def system_prompt(run: Run) -> str | None:
+def system_message(run: Run) -> Message | None:
     """The system prompt of this turn; a callable is asked anew every time."""
     prompt = run.config.system_prompt
-    if callable(prompt):
-        prompt = prompt({"prompt": run.request.prompt, "metadata": dict(run.request.metadata)})
-    return None if prompt is None else str(prompt)
+    if not callable(prompt):
+        return run.agent.system_message  # type: ignore[no-any-return]  # made once
+    text = prompt({"prompt": run.request.prompt, "metadata": dict(run.request.metadata)})
+    return Message.system(str(text)) if text else None
 
 
 def close_open_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:

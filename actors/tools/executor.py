@@ -75,7 +75,7 @@ class ToolExecutorActor:
         self.running += 1
         progress = _Progress(caller, call.id) if tool.emits_progress else None
         try:
-            return ToolReply(result=await self._limited(tool, call, _context(message, progress)))
+            return ToolReply.trusted(result=await self._limited(tool, call, _context(message, progress)))
         finally:
             self.running -= 1
             if progress is not None:

@@ -35,9 +35,7 @@ class WorkerPool:
         memory_mb: limit for tools that set none; default ``UMBEL_TOOL_MEMORY_MB`` or 4096.
     """
 
-    def __init__(
-        self, limit: int | None = None, *, idle_seconds: float = 60.0, memory_mb: int | None = None
-    ) -> None:
+    def __init__(self, limit: int | None = None, *, idle_seconds: float = 60.0, memory_mb: int | None = None) -> None:
         self._slots = asyncio.Semaphore(limit or max(4, os.cpu_count() or 1))
         self._idle_seconds = idle_seconds
         self._memory_mb = memory_mb or int(os.environ.get("UMBEL_TOOL_MEMORY_MB") or DEFAULT_MEMORY_MB)

@@ -123,6 +123,7 @@ class Fleet:
         try:
             _check_out(path, source.path, keep_going=resume or overwrite)
             await source.check()
+            self._start_runtime(signals)
             ledger = None if path is None else await asyncio.to_thread(Ledger, path, resume=resume, overwrite=overwrite)
         except BaseException:
             await source.close()
@@ -131,7 +132,6 @@ class Fleet:
         entry = (asyncio.get_running_loop(), run)
         self._runs.append(entry)
         try:
-            self._start_runtime(signals)
             with stop_on_signals(self, *signals):
                 return await run.run()
         finally:

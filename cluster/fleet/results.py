@@ -61,7 +61,7 @@ class FleetReport(Frozen):
         out: the results file.
         stopped: why the fleet was stopped before its end (``SIGINT``, ``SIGTERM``, ``cancelled``...), or None.
         failures: the first 20 results that are not ok.
-        results: every result in the order of the tasks, when they were kept.
+        results: every result in the order of the tasks; empty when they were not kept.
     """
 
     total: int = 0
@@ -78,7 +78,7 @@ class FleetReport(Frozen):
     out: str | None = None
     stopped: str | None = None
     failures: tuple[TaskResult, ...] = ()
-    results: tuple[TaskResult, ...] | None = Field(default=None, repr=False)
+    results: tuple[TaskResult, ...] = Field(default=(), repr=False)
 
     @computed_field  # type: ignore[prop-decorator]
     @property

@@ -296,7 +296,7 @@ class FleetRun:
 
     def _report(self) -> FleetReport:
         tally, elapsed = self._tally, time.monotonic() - self._started
-        kept = tuple(result for _, result in sorted(self._kept, key=_by_order)) if self._settings.keep else None
+        kept = tuple(result for _, result in sorted(self._kept, key=_by_order))
         return FleetReport(
             total=tally.total,
             ok=tally.ok,

@@ -105,9 +105,10 @@ def open_source(tasks: Tasks) -> TaskSource:
         return TaskSource(_ThreadFeed(read_file(path), batch=_FILE_BATCH), str(path), path=path)
     if isinstance(tasks, AsyncIterable):
         return TaskSource(_AsyncFeed(aiter(tasks)), "tasks")
-    if isinstance(tasks, Iterable) and not isinstance(tasks, bytes | Mapping):
-        size = len(tasks) if isinstance(tasks, Sized) else None
-        return TaskSource(_IterableFeed(iter(tasks)), "tasks", size=size)
+    values: object = tasks  # callers without a type checker pass anything
+    if isinstance(values, Iterable) and not isinstance(values, bytes | Mapping):
+        size = len(values) if isinstance(values, Sized) else None
+        return TaskSource(_IterableFeed(iter(values)), "tasks", size=size)
     raise ConfigurationError(f"tasks: expected a path, '-' or an iterable of tasks, found {kind_of(tasks)}")
 
 

@@ -20,7 +20,7 @@ def request_for() -> Callable[..., Request]:
     """``request_for(tool, **arguments)``: what ``invoke`` and its like take."""
 
     def make(tool: Tool, **arguments: Any) -> Request:
-        context = ToolContext(tool_call_id="call_1", tool_name=tool.name, run_id="run_1", metadata={"tenant": "t1"})
+        context = ToolContext(tool_call_id="call_1", tool_name=tool.name, run_id="run_1", metadata={"tenant": "t1"}, grace=0.3)
         return tool, ToolCall(id="call_1", name=tool.name, arguments=arguments), context
 
     return make
@@ -29,6 +29,6 @@ def request_for() -> Callable[..., Request]:
 @pytest.fixture
 async def pool() -> AsyncIterator[WorkerPool]:
     """Two worker processes at most."""
-    workers = WorkerPool(2, grace=0.2)
+    workers = WorkerPool(2)
     yield workers
     await workers.close()

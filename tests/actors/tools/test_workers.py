@@ -103,7 +103,7 @@ async def test_a_deadline_is_real(request_for: Make, tmp_path: Path) -> None:
 
 @pytest.mark.spec("OURS-5", "TOOL-24")
 async def test_cancellation_leaves_a_grace(request_for: Make, tmp_path: Path) -> None:
-    pool = WorkerPool(2, grace=0.3)
+    pool = WorkerPool(2)
     begun, finished = tmp_path / "begun", tmp_path / "finished"
 
     @tool
@@ -270,7 +270,8 @@ async def test_crashes_are_repeated_only_if_idempotent(pool: WorkerPool, request
     for idempotent, count in ((False, 1), (True, 2)):
         tries.write_text("")
         made = tool(retries=1, idempotent=idempotent)(crash)
-        result = await invoke(*request_for(made), pool.run)
+        body, call, context = request_for(made)
+        result = await invoke(body, call, context, pool.run)
         assert result.code == "tool_crashed"
         assert len(tries.read_text()) == count
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_log_gets_one_line_every_five_seconds_and_a_last_one():
+def test_a_log_gets_one_line_every_five_seconds_and_a_last_one() -> None:
     now = 0.0
     stream = io.StringIO()
     lines = _LogLines(stream, clock=lambda: now)
@@ -26,7 +27,7 @@ def test_a_log_gets_one_line_every_five_seconds_and_a_last_one():
     assert text[-1].startswith("fleet: 10/10")
 
 
-def test_a_terminal_gets_a_bar_with_the_same_facts():
+def test_a_terminal_gets_a_bar_with_the_same_facts() -> None:
     terminal = Terminal()
     reporter = choose_reporter(True, terminal)
     reporter.update(Snapshot(total=10, done=3, failed=1, rate=2.0))
@@ -35,8 +36,8 @@ def test_a_terminal_gets_a_bar_with_the_same_facts():
     assert "\x1b[" in terminal.getvalue()
 
 
-def test_no_progress_and_own_functions():
-    seen = []
+def test_no_progress_and_own_functions() -> None:
+    seen: list[Any] = []
     choose_reporter(False).update(Snapshot())
     reporter = choose_reporter(seen.append)
     reporter.update(Snapshot(done=1))
@@ -44,11 +45,11 @@ def test_no_progress_and_own_functions():
     assert [snapshot.done for snapshot in seen] == [1, 2]
 
 
-def test_an_unknown_total_is_not_invented():
+def test_an_unknown_total_is_not_invented() -> None:
     assert describe(Snapshot(done=5, skipped=2)).startswith("7 done, ")
 
 
-def test_the_rate_is_that_of_the_last_half_minute():
+def test_the_rate_is_that_of_the_last_half_minute() -> None:
     meter = RateMeter()
     for second in range(61):
         rate = meter.rate(float(second), second if second < 30 else 30 + (second - 30) * 10)
@@ -56,5 +57,5 @@ def test_the_rate_is_that_of_the_last_half_minute():
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.2, "0s"), (59.4, "59s"), (61, "1m01s"), (3725, "1h02m"), (360000, "100h00m")])
-def test_durations(seconds, text):
+def test_durations(seconds: Any, text: Any) -> None:
     assert duration(seconds) == text

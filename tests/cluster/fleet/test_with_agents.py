@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from umbel import Agent, Fleet, Runtime, tool
+from umbel import Agent, Fleet, Runtime
+from umbel.actors.tools.decorator import tool
 from umbel.cluster.fleet import Backoff
 from umbel.protocol.errors import ConfigurationError, Overloaded
 from umbel.testing import ScriptedModel, text, tool_call
@@ -22,7 +23,7 @@ async def shout(word: str) -> str:
     return word.upper()
 
 
-def test_a_fleet_of_agents_with_tools_inline(out: Path, read_results: ReadResults) -> None:
+def test_a_fleet_of_agents_with_tools_inline(out: Any, read_results: ReadResults) -> None:
     agent = Agent(model=ScriptedModel([tool_call("shout", word="hey"), text("said it")]), tools=[shout])
     with Runtime(inline=True) as runtime:
         report = Fleet(agent, runtime=runtime).run_sync([f"task {n}" for n in range(200)], out)
@@ -32,7 +33,7 @@ def test_a_fleet_of_agents_with_tools_inline(out: Path, read_results: ReadResult
     assert report.tokens == sum(result["tokens"] for result in results.values()) > 0
 
 
-async def test_a_model_error_that_goes_away_is_retried_by_the_fleet(out: Path, read_results: ReadResults) -> None:
+async def test_a_model_error_that_goes_away_is_retried_by_the_fleet(out: Any, read_results: ReadResults) -> None:
     class Moody(ScriptedModel):
         calls = 0
 
@@ -49,7 +50,7 @@ async def test_a_model_error_that_goes_away_is_retried_by_the_fleet(out: Path, r
     assert read_results(out)["a"]["attempts"] == 3
 
 
-async def test_a_limit_is_a_failure_with_its_reason(out: Path, read_results: ReadResults) -> None:
+async def test_a_limit_is_a_failure_with_its_reason(out: Any, read_results: ReadResults) -> None:
     agent = Agent(model=ScriptedModel([tool_call("shout", word="hey")], loop=True), tools=[shout], token_budget=1)
     async with Runtime(inline=True) as runtime:
         report = await Fleet(agent, runtime=runtime).run([{"id": "a", "prompt": "x"}], out)
@@ -61,7 +62,7 @@ async def test_a_limit_is_a_failure_with_its_reason(out: Path, read_results: Rea
 @pytest.mark.parametrize("model", ["nosuch:model", "openai:gpt-4o-mini"])
 async def test_a_wrong_model_or_a_missing_key_stops_the_fleet(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    seen = []
+    seen: list[Any] = []
     async with Runtime(inline=True) as runtime:
         with pytest.raises(ConfigurationError, match=r"nosuch|OPENAI_API_KEY"):
             await Fleet(Agent(model=model), runtime=runtime, concurrency=2).run(
@@ -70,7 +71,7 @@ async def test_a_wrong_model_or_a_missing_key_stops_the_fleet(model: str, monkey
     assert seen[-1].done < 10
 
 
-async def test_stopping_a_fleet_cancels_its_runs(out: Path, read_results: ReadResults) -> None:
+async def test_stopping_a_fleet_cancels_its_runs(out: Any, read_results: ReadResults) -> None:
     fleet: Fleet | None = None
 
     @tool

@@ -69,11 +69,13 @@ class RawServer:
     default: Answer | None = None
     requests: list[Request] = field(default_factory=list)
     _connections: itertools.count[int] = field(default_factory=itertools.count)
-    _open: set[asyncio.StreamWriter] = field(default_factory=set)
+    _open: dict[asyncio.StreamWriter, asyncio.Task[None]] = field(default_factory=dict)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = next(self._connections)
-        self._open.add(writer)
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[writer] = task
         try:
             while not writer.is_closing():
                 request = await self._read(reader, connection)
@@ -84,13 +86,17 @@ class RawServer:
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the client hung up
+        except asyncio.CancelledError:
+            writer.transport.abort()  # the test is over
         finally:
-            self._open.discard(writer)
+            self._open.pop(writer, None)
             writer.close()
 
-    def hang_up(self) -> None:
-        for writer in list(self._open):
-            writer.close()
+    async def hang_up(self) -> None:
+        tasks = list(self._open.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, reader: asyncio.StreamReader, connection: int) -> Request:
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
@@ -106,7 +112,7 @@ async def server() -> AsyncIterator[RawServer]:
     raw.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
     yield raw
     listener.close()
-    raw.hang_up()
+    await raw.hang_up()
     await listener.wait_closed()
 
 
