@@ -1,35 +1,442 @@
-"""Umbel: an actor-model runtime for fleets of agents, on Ray. Names are imported at first use."""
+"""Umbel: an actor-model runtime for fleets of agents, on Ray.
+
+Everything public is here, and imported at first use: ``import umbel`` costs milliseconds and never imports Ray.
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:
+    from .actors.agent.definition import (
+        Agent as Agent,
+    )
+    from .actors.agent.models.registry import (
+        register_provider as register_provider,
+    )
+    from .actors.agent.models.retry import (
+        RetryPolicy as RetryPolicy,
+    )
+    from .actors.runnable import (
+        Runnable as Runnable,
+    )
+    from .actors.tools.context import (
+        ToolContext as ToolContext,
+    )
+    from .actors.tools.context import (
+        current_tool_context as current_tool_context,
+    )
+    from .actors.tools.decorator import (
+        Tool as Tool,
+    )
+    from .actors.tools.decorator import (
+        tool as tool,
+    )
+    from .actors.tools.output import (
+        ToolOutput as ToolOutput,
+    )
+    from .cluster.fleet import (
+        Fleet as Fleet,
+    )
+    from .cluster.fleet import (
+        FleetReport as FleetReport,
+    )
+    from .cluster.runtime import (
+        Runtime as Runtime,
+    )
+    from .protocol.config import (
+        AgentConfig as AgentConfig,
+    )
+    from .protocol.config import (
+        Placement as Placement,
+    )
+    from .protocol.config import (
+        Topology as Topology,
+    )
+    from .protocol.errors import (
+        ActorError as ActorError,
+    )
+    from .protocol.errors import (
+        AuthenticationFailed as AuthenticationFailed,
+    )
+    from .protocol.errors import (
+        BadRequest as BadRequest,
+    )
+    from .protocol.errors import (
+        CheckpointConflict as CheckpointConflict,
+    )
+    from .protocol.errors import (
+        CheckpointError as CheckpointError,
+    )
+    from .protocol.errors import (
+        ConfigurationError as ConfigurationError,
+    )
+    from .protocol.errors import (
+        ContextOverflow as ContextOverflow,
+    )
+    from .protocol.errors import (
+        DeadlineExceeded as DeadlineExceeded,
+    )
+    from .protocol.errors import (
+        DecodeError as DecodeError,
+    )
+    from .protocol.errors import (
+        DefinitionError as DefinitionError,
+    )
+    from .protocol.errors import (
+        InvalidArguments as InvalidArguments,
+    )
+    from .protocol.errors import (
+        MalformedResponse as MalformedResponse,
+    )
+    from .protocol.errors import (
+        MessageTooLarge as MessageTooLarge,
+    )
+    from .protocol.errors import (
+        MissingExtra as MissingExtra,
+    )
+    from .protocol.errors import (
+        ModelConnectionError as ModelConnectionError,
+    )
+    from .protocol.errors import (
+        ModelError as ModelError,
+    )
+    from .protocol.errors import (
+        ModelServerError as ModelServerError,
+    )
+    from .protocol.errors import (
+        ModelTimeout as ModelTimeout,
+    )
+    from .protocol.errors import (
+        NotStorable as NotStorable,
+    )
+    from .protocol.errors import (
+        OutcomeUnknown as OutcomeUnknown,
+    )
+    from .protocol.errors import (
+        Overloaded as Overloaded,
+    )
+    from .protocol.errors import (
+        PeerLost as PeerLost,
+    )
+    from .protocol.errors import (
+        ProtocolError as ProtocolError,
+    )
+    from .protocol.errors import (
+        RateLimited as RateLimited,
+    )
+    from .protocol.errors import (
+        RemoteError as RemoteError,
+    )
+    from .protocol.errors import (
+        RequestCancelled as RequestCancelled,
+    )
+    from .protocol.errors import (
+        RunError as RunError,
+    )
+    from .protocol.errors import (
+        RunFailed as RunFailed,
+    )
+    from .protocol.errors import (
+        RunLost as RunLost,
+    )
+    from .protocol.errors import (
+        RuntimeClosed as RuntimeClosed,
+    )
+    from .protocol.errors import (
+        SchemaVersionError as SchemaVersionError,
+    )
+    from .protocol.errors import (
+        StaleEpoch as StaleEpoch,
+    )
+    from .protocol.errors import (
+        StoreUnavailable as StoreUnavailable,
+    )
+    from .protocol.errors import (
+        ThreadBusy as ThreadBusy,
+    )
+    from .protocol.errors import (
+        ToolCrashed as ToolCrashed,
+    )
+    from .protocol.errors import (
+        ToolError as ToolError,
+    )
+    from .protocol.errors import (
+        ToolTimeout as ToolTimeout,
+    )
+    from .protocol.errors import (
+        UmbelError as UmbelError,
+    )
+    from .protocol.errors import (
+        UnknownKind as UnknownKind,
+    )
+    from .protocol.errors import (
+        UnknownTool as UnknownTool,
+    )
+    from .protocol.events import (
+        CausalEdgeEvent as CausalEdgeEvent,
+    )
+    from .protocol.events import (
+        CausalNodeEvent as CausalNodeEvent,
+    )
+    from .protocol.events import (
+        CompactionEvent as CompactionEvent,
+    )
+    from .protocol.events import (
+        CustomEvent as CustomEvent,
+    )
+    from .protocol.events import (
+        Event as Event,
+    )
+    from .protocol.events import (
+        FinalAnswerVerificationEvent as FinalAnswerVerificationEvent,
+    )
+    from .protocol.events import (
+        GraphStreamEvent as GraphStreamEvent,
+    )
+    from .protocol.events import (
+        GroundingEvent as GroundingEvent,
+    )
+    from .protocol.events import (
+        HandoffEvent as HandoffEvent,
+    )
+    from .protocol.events import (
+        InterruptEvent as InterruptEvent,
+    )
+    from .protocol.events import (
+        ModelChunkEvent as ModelChunkEvent,
+    )
+    from .protocol.events import (
+        ModelCompleteEvent as ModelCompleteEvent,
+    )
+    from .protocol.events import (
+        ModelRetryEvent as ModelRetryEvent,
+    )
+    from .protocol.events import (
+        OrchestratorDecisionEvent as OrchestratorDecisionEvent,
+    )
+    from .protocol.events import (
+        ReflectEvent as ReflectEvent,
+    )
+    from .protocol.events import (
+        RunLostEvent as RunLostEvent,
+    )
+    from .protocol.events import (
+        SpecialistCompleteEvent as SpecialistCompleteEvent,
+    )
+    from .protocol.events import (
+        SpecialistStartEvent as SpecialistStartEvent,
+    )
+    from .protocol.events import (
+        SubagentEvent as SubagentEvent,
+    )
+    from .protocol.events import (
+        TerminateEvent as TerminateEvent,
+    )
+    from .protocol.events import (
+        ThinkEvent as ThinkEvent,
+    )
+    from .protocol.events import (
+        ToolCompleteEvent as ToolCompleteEvent,
+    )
+    from .protocol.events import (
+        ToolProgressEvent as ToolProgressEvent,
+    )
+    from .protocol.events import (
+        ToolStartEvent as ToolStartEvent,
+    )
+    from .protocol.messages import (
+        Message as Message,
+    )
+    from .protocol.messages import (
+        ModelChunk as ModelChunk,
+    )
+    from .protocol.messages import (
+        ModelResponse as ModelResponse,
+    )
+    from .protocol.messages import (
+        ToolCall as ToolCall,
+    )
+    from .protocol.messages import (
+        ToolResult as ToolResult,
+    )
+    from .protocol.messages import (
+        Usage as Usage,
+    )
+    from .protocol.results import (
+        AgentResult as AgentResult,
+    )
+    from .protocol.results import (
+        Metrics as Metrics,
+    )
+    from .protocol.state import (
+        AgentState as AgentState,
+    )
+    from .protocol.state import (
+        ReasoningStep as ReasoningStep,
+    )
+    from .protocol.state import (
+        ToolExecution as ToolExecution,
+    )
+    from .protocol.termination import (
+        And as And,
+    )
+    from .protocol.termination import (
+        ConfidenceMet as ConfidenceMet,
+    )
+    from .protocol.termination import (
+        CostLimit as CostLimit,
+    )
+    from .protocol.termination import (
+        CustomCondition as CustomCondition,
+    )
+    from .protocol.termination import (
+        MaxIterations as MaxIterations,
+    )
+    from .protocol.termination import (
+        Not as Not,
+    )
+    from .protocol.termination import (
+        NoToolCalls as NoToolCalls,
+    )
+    from .protocol.termination import (
+        Or as Or,
+    )
+    from .protocol.termination import (
+        TerminationCondition as TerminationCondition,
+    )
+    from .protocol.termination import (
+        TextMention as TextMention,
+    )
+    from .protocol.termination import (
+        TimeLimit as TimeLimit,
+    )
+    from .protocol.termination import (
+        TokenLimit as TokenLimit,
+    )
+    from .protocol.termination import (
+        ToolCallCount as ToolCallCount,
+    )
+    from .protocol.termination import (
+        ToolCalled as ToolCalled,
+    )
+    from .protocol.termination import (
+        Verdict as Verdict,
+    )
+
 _HOMES = {
     "actors.agent.definition": ("Agent",),
+    "actors.agent.models.registry": ("register_provider",),
+    "actors.agent.models.retry": ("RetryPolicy",),
+    "actors.runnable": ("Runnable",),
     "actors.tools.context": ("ToolContext", "current_tool_context"),
     "actors.tools.decorator": ("Tool", "tool"),
     "actors.tools.output": ("ToolOutput",),
     "cluster.fleet": ("Fleet", "FleetReport"),
     "cluster.runtime": ("Runtime",),
     "protocol.config": ("AgentConfig", "Placement", "Topology"),
+    "protocol.errors": (
+        "ActorError",
+        "AuthenticationFailed",
+        "BadRequest",
+        "CheckpointConflict",
+        "CheckpointError",
+        "ConfigurationError",
+        "ContextOverflow",
+        "DeadlineExceeded",
+        "DecodeError",
+        "DefinitionError",
+        "InvalidArguments",
+        "MalformedResponse",
+        "MessageTooLarge",
+        "MissingExtra",
+        "ModelConnectionError",
+        "ModelError",
+        "ModelServerError",
+        "ModelTimeout",
+        "NotStorable",
+        "OutcomeUnknown",
+        "Overloaded",
+        "PeerLost",
+        "ProtocolError",
+        "RateLimited",
+        "RemoteError",
+        "RequestCancelled",
+        "RunError",
+        "RunFailed",
+        "RunLost",
+        "RuntimeClosed",
+        "SchemaVersionError",
+        "StaleEpoch",
+        "StoreUnavailable",
+        "ThreadBusy",
+        "ToolCrashed",
+        "ToolError",
+        "ToolTimeout",
+        "UmbelError",
+        "UnknownKind",
+        "UnknownTool",
+    ),
+    "protocol.events": (
+        "CausalEdgeEvent",
+        "CausalNodeEvent",
+        "CompactionEvent",
+        "CustomEvent",
+        "Event",
+        "FinalAnswerVerificationEvent",
+        "GraphStreamEvent",
+        "GroundingEvent",
+        "HandoffEvent",
+        "InterruptEvent",
+        "ModelChunkEvent",
+        "ModelCompleteEvent",
+        "ModelRetryEvent",
+        "OrchestratorDecisionEvent",
+        "ReflectEvent",
+        "RunLostEvent",
+        "SpecialistCompleteEvent",
+        "SpecialistStartEvent",
+        "SubagentEvent",
+        "TerminateEvent",
+        "ThinkEvent",
+        "ToolCompleteEvent",
+        "ToolProgressEvent",
+        "ToolStartEvent",
+    ),
     "protocol.messages": ("Message", "ModelChunk", "ModelResponse", "ToolCall", "ToolResult", "Usage"),
     "protocol.results": ("AgentResult", "Metrics"),
     "protocol.state": ("AgentState", "ReasoningStep", "ToolExecution"),
+    "protocol.termination": (
+        "And",
+        "ConfidenceMet",
+        "CostLimit",
+        "CustomCondition",
+        "MaxIterations",
+        "NoToolCalls",
+        "Not",
+        "Or",
+        "TerminationCondition",
+        "TextMention",
+        "TimeLimit",
+        "TokenLimit",
+        "ToolCallCount",
+        "ToolCalled",
+        "Verdict",
+    ),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
+_NEED_A_RUNTIME = frozenset({"Agent", "Fleet", "Runnable"})
 __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("errors", "events", "termination"):
-        return importlib.import_module(f".protocol.{name}", __name__)
     if name not in _HOME:
         raise AttributeError(f"module 'umbel' has no attribute {name!r}")
-    if name in ("Agent", "Fleet"):
-        importlib.import_module(".cluster.runtime", __name__)  # so that they find a runtime
+    if name in _NEED_A_RUNTIME:
+        importlib.import_module(".cluster.runtime", __name__)  # tells runnables where to find one
     value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
     globals()[name] = value
     return value

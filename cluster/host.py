@@ -28,7 +28,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-@ray.remote(concurrency_groups={"ctl": 16})
+@ray.remote(concurrency_groups={"ctl": 16})  # type: ignore[call-overload]  # a documented option
 class Host:
     """One actor process. ``deliver`` and ``collect`` are the mailbox; what must get through always has its own threads.
 
@@ -77,6 +77,7 @@ def _returned(frame: bytes, large: Sequence[bytes]) -> Any:
 
 
 def actor_name(namespace: str, name: str) -> str:
+    """The full name under which Ray knows an actor of a runtime."""
     return f"umbel/{namespace}/{name}"
 
 

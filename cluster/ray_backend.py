@@ -193,7 +193,8 @@ class RayBackend:
         options: dict[str, Any] = {**OPTIONS, "name": actor_name(self._namespace, name), "namespace": NAMESPACE}
         if placement is not None:
             options |= {"num_cpus": placement.cpus, "num_gpus": placement.gpus, "resources": dict(placement.resources)}
-        self._handles[name] = Host.options(**options).remote(self._namespace, name, roles, self._shape.model_dump_json())
+        actor: Any = Host
+        self._handles[name] = actor.options(**options).remote(self._namespace, name, roles, self._shape.model_dump_json())
 
     def _shut_down(self) -> None:
         import ray
@@ -247,7 +248,7 @@ def connect(address: str | None, options: dict[str, Any]) -> bool:
     if address in (None, "local"):
         settings = {"include_dashboard": False, **settings}
         if sys.stderr.isatty():
-            print("umbel: starting a local Ray (a few seconds)...", file=sys.stderr)
+            sys.stderr.write("umbel: starting a local Ray (a few seconds)...\n")
     try:
         ray.init(address=address, **settings)
     except ConnectionError as error:

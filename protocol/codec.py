@@ -1,8 +1,9 @@
 """Messages to bytes and back.
 
 A message travels as ``(kind, blob)``: ``kind`` is ``"<ClassName>@<schema version>"`` and ``blob`` is the message's own
-JSON, followed, where the class has one, by a zero byte and its attachment. Frames (see ``actors/mailbox.py``) are msgpack; whoever only routes never looks inside a blob. Decoding is total:
-any bytes give a message or a typed :class:`ProtocolError`, never another exception, a hang or code execution.
+JSON, followed, where the class has one, by a zero byte and its attachment. Frames (see ``actors/mailbox.py``) are msgpack;
+whoever only routes never looks inside a blob. Decoding is total: any bytes give a message or a typed
+:class:`ProtocolError`, never another exception, a hang or code execution.
 
 Older schema versions are read when the class says how (``upgrades``), everything else is refused by name.
 """

@@ -132,13 +132,50 @@ class AgentConfig(Settings):
 
 
 PLANNED = frozenset(
-    "mcp_servers max_cost_usd budget_nudge_at reflexion grounding gsar planning completion_mode verify_tools "
-    "require_verification verification_tools tool_loop_read_only_tools text_tool_calls leaked_tool_call_formats code_mode "
-    "max_tool_result_length tool_result_head_fraction tool_result_store conversation_manager context_window compaction "
-    "observation_pack memory_manager checkpoint_every_n_iterations keep_iteration_checkpoints hooks plugins skills output_key "
-    "output_schema output_schema_retries output_schema_strict final_answer_verifier final_answer_verifier_max_replans "
-    "final_answer_fallback hold_final_answer_tokens hold_tool_step_text web_search web_fetch image_generator speech_provider "
-    "playbook".split()
+    [
+        "mcp_servers",
+        "max_cost_usd",
+        "budget_nudge_at",
+        "reflexion",
+        "grounding",
+        "gsar",
+        "planning",
+        "completion_mode",
+        "verify_tools",
+        "require_verification",
+        "verification_tools",
+        "tool_loop_read_only_tools",
+        "text_tool_calls",
+        "leaked_tool_call_formats",
+        "code_mode",
+        "max_tool_result_length",
+        "tool_result_head_fraction",
+        "tool_result_store",
+        "conversation_manager",
+        "context_window",
+        "compaction",
+        "observation_pack",
+        "memory_manager",
+        "checkpoint_every_n_iterations",
+        "keep_iteration_checkpoints",
+        "hooks",
+        "plugins",
+        "skills",
+        "output_key",
+        "output_schema",
+        "output_schema_retries",
+        "output_schema_strict",
+        "final_answer_verifier",
+        "final_answer_verifier_max_replans",
+        "final_answer_fallback",
+        "hold_final_answer_tokens",
+        "hold_tool_step_text",
+        "web_search",
+        "web_fetch",
+        "image_generator",
+        "speech_provider",
+        "playbook",
+    ]
 )
 
 
@@ -153,7 +190,9 @@ def build_config(base: AgentConfig | None, settings: dict[str, Any]) -> AgentCon
         raise ConfigurationError(f"not supported yet: {', '.join(planned)}")
     unknown = sorted(settings.keys() - AgentConfig.model_fields.keys())
     if unknown:
-        raise ConfigurationError(f"unknown agent settings: {', '.join(unknown)}; settings of the provider go into model_kwargs={{...}}")
+        raise ConfigurationError(
+            f"unknown agent settings: {', '.join(unknown)}; settings of the provider go into model_kwargs={{...}}"
+        )
     merged = {**(dict(base) if base else {}), **settings}
     try:
         return AgentConfig(**merged)

@@ -36,10 +36,7 @@ def ray_runtime(ray_cluster: Any) -> Iterator[Runtime]:
 async def runtime(request: pytest.FixtureRequest) -> AsyncIterator[Runtime]:
     """The current runtime of a test: inline, or the session's Ray runtime."""
     before = Runtime._current
-    if request.param == "inline":
-        chosen = Runtime(inline=True)
-    else:
-        chosen = request.getfixturevalue("ray_runtime")
+    chosen = Runtime(inline=True) if request.param == "inline" else request.getfixturevalue("ray_runtime")
     Runtime._current = chosen
     yield chosen
     Runtime._current = before

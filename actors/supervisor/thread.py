@@ -66,7 +66,9 @@ def durable(run: Run) -> bool:
     if run.request.thread_id is None:
         return False
     if run.config.checkpointer is None:
-        raise ConfigurationError(f"thread_id={run.request.thread_id!r} needs an agent with a checkpointer, e.g. 'sqlite:///umbel.db'")
+        raise ConfigurationError(
+            f"thread_id={run.request.thread_id!r} needs an agent with a checkpointer, e.g. 'sqlite:///umbel.db'"
+        )
     return True
 
 

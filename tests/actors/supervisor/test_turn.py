@@ -272,10 +272,10 @@ async def test_an_exception_in_a_condition_is_an_error_termination(runtime: Runt
     agent = Agent(ScriptedModel([text("hi")]), termination=CustomCondition(broken))
     with pytest.raises(RunFailed, match="KeyError"):
         await agent.arun("go")
-    events = []
+    stream = agent.run("go")
+    events = [await anext(stream)]
     with pytest.raises(RunFailed):
-        async for event in agent.run("go"):
-            events.append(event)
+        await anext(stream)
     assert isinstance(events[-1], TerminateEvent) and events[-1].reason == "error" and "KeyError" in (events[-1].error or "")
 
 
