@@ -16,6 +16,7 @@ from ..actors.frames import Frames, Unreachable
 from ..protocol.config import Topology
 from ..protocol.errors import PeerLost, RemoteError, UmbelError
 from .cell import Cell
+from .logs import LogSettings, open_log
 
 NAMESPACE = "umbel"
 COLLECT_AFTER = (50_000, 20, 50)  # messages and states are trees, freed by reference counts: look for cycles rarely
@@ -37,10 +38,12 @@ class Host:
         name: this actor's own (``kind/pool/shard``).
         roles: what it hosts.
         topology: the runtime's, as JSON.
+        logs: how it logs (``LogSettings``), as JSON.
     """
 
-    def __init__(self, namespace: str, name: str, roles: list[str], topology: str) -> None:
+    def __init__(self, namespace: str, name: str, roles: list[str], topology: str, logs: str) -> None:
         self._epoch = time.time_ns()
+        self._log = open_log(LogSettings.model_validate_json(logs), namespace, name)
         self._loop: asyncio.AbstractEventLoop | None = None
         shape = Topology.model_validate_json(topology)
         self._cell = Cell(name, self._epoch, roles, shape, lambda peer: RayTransport(namespace, peer), Definitions())
@@ -65,7 +68,8 @@ class Host:
 
     @ray.method(concurrency_group="ctl")
     async def report(self) -> str:
-        return self._cell.report().model_dump_json()
+        report = self._cell.report()
+        return report.evolve(stats={**report.stats, "log": self._log.facts()}).model_dump_json()
 
     async def close(self) -> None:
         await self._cell.close()

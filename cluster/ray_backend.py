@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
 import os
 import sys
@@ -20,9 +22,11 @@ from ..protocol.errors import ConfigurationError, RuntimeClosed, UmbelError
 from ..protocol.results import RunOutcome
 from .cell import AGENT, CHECKPOINTER, SUPERVISOR, TOOLS, _shard
 from .crossing import Crossing
+from .logs import LogSettings, prune, summary
 
 logger = logging.getLogger("umbel.runtime")
 START_SECONDS = 120.0
+REPORT_SECONDS = 1.0
 
 
 class RayBackend:
@@ -43,6 +47,7 @@ class RayBackend:
         self._callers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Crossing] = weakref.WeakKeyDictionary()
         self._asked: dict[str, tuple[Link, int]] = {}
         self._closed = False
+        self._logs = LogSettings.from_environment()
         self._owns_ray = connect(address, options)
         self._create_default()
         self._loop = asyncio.new_event_loop()
@@ -88,8 +93,6 @@ class RayBackend:
 
     def reports(self) -> dict[str, Any]:
         """What every actor process is doing (its ``Pong``), by name."""
-        import json
-
         import ray
 
         return {name: json.loads(ray.get(handle.report.remote())) for name, handle in sorted(self._handles.items())}
@@ -194,7 +197,9 @@ class RayBackend:
         if placement is not None:
             options |= {"num_cpus": placement.cpus, "num_gpus": placement.gpus, "resources": dict(placement.resources)}
         actor: Any = Host
-        self._handles[name] = actor.options(**options).remote(self._namespace, name, roles, self._shape.model_dump_json())
+        self._handles[name] = actor.options(**options).remote(
+            self._namespace, name, roles, self._shape.model_dump_json(), self._logs.model_dump_json()
+        )
 
     def _shut_down(self) -> None:
         import ray
@@ -204,6 +209,7 @@ class RayBackend:
                 await link.close()
 
         asyncio.run_coroutine_threadsafe(close_links(), self._loop).result(10)
+        self._sum_up_logs()
         if self._owns_ray:
             ray.shutdown()
         else:
@@ -213,6 +219,23 @@ class RayBackend:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
+
+    def _sum_up_logs(self) -> None:
+        """One line about what the actors logged; those that do not answer at once are left out."""
+        import ray
+
+        if not ray.is_initialized():
+            return
+        asked = [handle.report.remote() for handle in self._handles.values()]
+        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=REPORT_SECONDS)
+        facts = []
+        for answer in answered:
+            with contextlib.suppress(ray.exceptions.RayError):  # it died: its file is still there
+                facts.append(json.loads(ray.get(answer))["stats"]["log"])
+        line = summary(facts)
+        if line is not None:
+            logger.warning(line)
+        prune(self._logs.folder)
 
 
 def _settle(done: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
