@@ -54,6 +54,9 @@ class InlineBackend:
         """Close the runtime."""
         await self.close_here()
 
+    def end(self) -> None:
+        """The process ends, and with it its threads and worker processes."""
+
     def _cell(self) -> Cell:
         loop = asyncio.get_running_loop()
         cell = self._cells.get(loop)

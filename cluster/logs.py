@@ -87,12 +87,12 @@ class ActorLog(logging.handlers.RotatingFileHandler):
     def __init__(self, path: Path, actor: str) -> None:
         super().__init__(path, maxBytes=FILE_BYTES, backupCount=OLD_FILES, encoding="utf-8", delay=True)
         self.setFormatter(JsonLines(actor))
-        self.warnings = self.errors = 0
+        self._counts = {"warnings": 0, "errors": 0}
         self._broken = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.errors += record.levelno >= logging.ERROR
-        self.warnings += record.levelno == logging.WARNING
+        if record.levelno >= logging.WARNING:
+            self._counts["errors" if record.levelno >= logging.ERROR else "warnings"] += 1
         super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
@@ -103,7 +103,7 @@ class ActorLog(logging.handlers.RotatingFileHandler):
 
     def facts(self) -> dict[str, Any]:
         """What the driver is told at the end."""
-        return {"warnings": self.warnings, "errors": self.errors, "file": self.baseFilename}
+        return {**self._counts, "file": self.baseFilename}
 
     def _open(self) -> Any:
         Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True)

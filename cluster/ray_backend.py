@@ -91,6 +91,12 @@ class RayBackend:
         self._closed = True
         await asyncio.get_running_loop().run_in_executor(None, self._shut_down)
 
+    def end(self) -> None:
+        """:meth:`close` without an event loop."""
+        if not self._closed:
+            self._closed = True
+            self._shut_down()
+
     def reports(self) -> dict[str, Any]:
         """What every actor process is doing (its ``Pong``), by name."""
         import ray

@@ -29,6 +29,7 @@ class Backend(Protocol):
     def cancel(self, run_id: str, request: StartRun) -> None: ...
     async def close_here(self) -> None: ...
     async def close(self) -> None: ...
+    def end(self) -> None: ...
 
 
 class Runtime:
@@ -73,7 +74,6 @@ class Runtime:
         with cls._lock:
             if cls._current is None or cls._current._closed:
                 cls._current = cls(inline=os.environ.get("UMBEL_RUNTIME") == "inline")
-                atexit.register(cls._current.close)
             return cls._current
 
     @property
@@ -89,6 +89,7 @@ class Runtime:
                     raise RuntimeClosed("this runtime was closed; make another one")
                 if self._backend is None:
                     self._backend = self._start()
+                    atexit.register(self._end)  # now that Ray has registered its own, so that ours runs before it
         return self._backend
 
     def start(self) -> Self:
@@ -118,18 +119,18 @@ class Runtime:
         if self._closed:
             return
         self._closed = True
+        atexit.unregister(self._end)
         backend, self._backend = self._backend, None
         try:
             if backend is not None:
                 self.run_sync(backend.close())
         finally:
-            runner: asyncio.Runner | None = getattr(self._runners, "runner", None)
-            if runner is not None:
-                runner.close()
+            self._close_runner()
 
     async def aclose(self) -> None:
         """:meth:`close` for asynchronous code: also releases what belongs to the running event loop."""
         self._closed = True
+        atexit.unregister(self._end)
         backend, self._backend = self._backend, None
         if backend is not None:
             await backend.close()
@@ -158,6 +159,19 @@ class Runtime:
         from .ray_backend import RayBackend
 
         return RayBackend(self._topology, self._address, self._namespace, self._ray_options)
+
+    def _end(self) -> None:
+        """Close when the interpreter ends: executors take no more work then, so not by way of an event loop."""
+        self._closed = True
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            backend.end()
+        self._close_runner()
+
+    def _close_runner(self) -> None:
+        runner: asyncio.Runner | None = getattr(self._runners, "runner", None)
+        if runner is not None:
+            runner.close()
 
     def _runner(self) -> asyncio.Runner:
         runner: asyncio.Runner | None = getattr(self._runners, "runner", None)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import signal
 import socket
@@ -28,7 +29,7 @@ from .worker import HEADER
 
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[3]); "
-    "from umbel.actors.tools.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+    "from umbel.actors.tools.worker import main; main(int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[4]))"
 )
 _LAST_WORDS = 0.2
 _CONTEXT_FIELDS = tuple(f.name for f in dataclasses.fields(ToolContext) if f.name != "reporter")
@@ -48,6 +49,7 @@ class WorkerProcess(asyncio.Protocol):
         self._socket, child = socket.socketpair()
         with child:
             command = [sys.executable, "-P", "-c", _BOOT, str(child.fileno()), str(os.getpid()), json.dumps(sys.path)]
+            command.append(json.dumps(_log_levels()))
             self._process = subprocess.Popen(
                 command, pass_fds=[child.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
             )
@@ -138,6 +140,8 @@ class WorkerProcess(asyncio.Protocol):
 
     def _on_frame(self, frame: list[Any]) -> None:
         kind, current = frame[0], self._call
+        if kind == "log":
+            logging.getLogger(frame[1]["name"]).handle(logging.makeLogRecord(frame[1]))
         if current is None:
             return
         if kind == "started":
@@ -235,6 +239,14 @@ def _how(code: int | None) -> str:
     except ValueError:
         name = f"signal {-code}"
     return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+
+
+def _log_levels() -> dict[str, int]:
+    """The loggers of this process that have a level of their own; a worker's are set alike."""
+    levels = {
+        name: logger.level for name, logger in logging.root.manager.loggerDict.items() if isinstance(logger, logging.Logger)
+    }
+    return {"root": logging.root.level, **{name: level for name, level in levels.items() if level}}
 
 
 def _kill_group(pid: int) -> None:

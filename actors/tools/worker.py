@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import faulthandler
 import hashlib
+import logging
 import os
 import resource
 import signal
@@ -28,10 +29,11 @@ HEADER = struct.Struct(">I")
 MAX_FRAME = 256 * 1024 * 1024
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _MEBIBYTE = 1024 * 1024
+_LOG_CHARS = 20_000
 
 
-def main(fd: int, parent: int) -> None:
-    """Serve the socket ``fd`` until the parent closes it or dies."""
+def main(fd: int, parent: int, log_levels: dict[str, int]) -> None:
+    """Serve the socket ``fd`` until the parent closes it or dies. What is logged here is handled there."""
     os.set_inheritable(fd, False)
     die_with(parent, signal.SIGKILL)
     _start_guard(fd)
@@ -41,7 +43,11 @@ def main(fd: int, parent: int) -> None:
     faulthandler.disable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        Worker(socket.socket(fileno=fd)).serve()
+        worker = Worker(socket.socket(fileno=fd))
+        logging.getLogger().addHandler(_ToParent(worker))
+        for name, level in log_levels.items():
+            logging.getLogger(name).setLevel(level)
+        worker.serve()
     except (OSError, EOFError):
         os._exit(0)  # the parent is gone
     except BaseException:  # noqa: BLE001 - the last line of defence: say why, and let the parent report a crash
@@ -83,8 +89,8 @@ class Worker:
     """Reads calls from a socket, runs them one after another, writes results.
 
     Frames are msgpack lists with a length before them. From the parent: ``["call", hash, blob | None, call, context,
-    memory_mb]``. To the parent: ``["ready"]``, ``["unloadable", text]``, ``["started"]``, ``["progress", ...]``, and
-    ``["done", result, retire]``.
+    memory_mb]``. To the parent: ``["ready"]``, ``["unloadable", text]``, ``["started"]``, ``["progress", ...]``,
+    ``["log", record]``, and ``["done", result, retire]``.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -166,6 +172,31 @@ class Worker:
     def _report(self, progress: float, total: float | None, message: str | None) -> bool:
         self.send(["progress", float(progress), total, message])
         return True
+
+
+class _ToParent(logging.Handler):
+    """Hands log records to the parent process, whose handlers and counters they are for."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__()
+        self._worker, self._pid = worker, os.getpid()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if os.getpid() != self._pid:
+            return  # a process that a body forked shares the socket
+        try:
+            text = self.format(record)  # with the traceback, which does not travel by itself
+            fields = {name: getattr(record, name) for name in ("name", "levelno", "levelname", "created", "process")}
+            self._worker.send(["log", {**fields, **_whereabouts(), "msg": text[:_LOG_CHARS]}])
+        except Exception:  # noqa: BLE001 - logging must not fail the body that logs; it says so on stderr
+            self.handleError(record)
+
+
+def _whereabouts() -> dict[str, str]:
+    from .context import current_tool_context
+
+    context = current_tool_context()
+    return {} if context is None else {"run_id": context.run_id, "tool": context.tool_name}
 
 
 def _call(tool: Tool, call: Any, context: Any) -> Any:
