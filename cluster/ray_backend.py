@@ -192,6 +192,7 @@ class RayBackend:
     def _create_pool(self, role: str, placement: Placement) -> None:
         if f"{role}/{placement.pool}" in self._pools:
             return
+        check_resources(role, placement)
         self._pools.add(f"{role}/{placement.pool}")
         for shard in range(placement.replicas):
             self._create(f"{role}/{placement.pool}/{shard}", [role], placement)
@@ -251,6 +252,25 @@ def _settle(done: asyncio.Future[Any], result: Any, error: BaseException | None)
         done.set_exception(error)
     else:
         done.set_result(result)
+
+
+def check_resources(role: str, placement: Placement) -> None:
+    """Refuse what this cluster can never give; Ray would wait for it for ever.
+
+    Raises:
+        ConfigurationError: the cluster as a whole has less of something than one actor asks for.
+    """
+    import ray
+
+    having = ray.cluster_resources()
+    wanted = {"CPU": placement.cpus, "GPU": placement.gpus, **placement.resources}
+    short = [
+        f"{name} {amount:g} (there is {having.get(name, 0):g})"
+        for name, amount in wanted.items()
+        if amount > having.get(name, 0)
+    ]
+    if short:
+        raise ConfigurationError(f"the cluster cannot place a {role} actor that needs {', '.join(short)}")
 
 
 def settled(topology: Topology) -> Topology:

@@ -18,7 +18,10 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
 
-    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    resources = {"browser": 4}
+    ray.init(
+        address="local", num_cpus=8, resources=resources, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+    )
     yield ray
     ray.shutdown()
 

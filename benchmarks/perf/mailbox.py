@@ -21,7 +21,9 @@ from collections.abc import Awaitable, Callable
 from importlib import metadata
 from typing import Any
 
+import psutil
 from _bars import Bar
+from _measure import seconds as cpu_seconds
 from rich.console import Console
 from rich.table import Table
 
@@ -29,8 +31,7 @@ from umbel.actors.frames import Caller
 from umbel.actors.link import Link
 from umbel.actors.mailbox import Mailbox
 from umbel.protocol.codec import decode, encode
-from umbel.protocol.commands import ExecuteCall, ToolReply
-from umbel.protocol.messages import ToolCall, ToolResult
+from umbel.protocol.commands import ToolProgress
 
 BYTES = 500
 BARE_CALLS = 50
@@ -49,10 +50,8 @@ def padded(make: Callable[[str], Any]) -> Any:
     return make("x" * (BYTES - len(encode(make(""))[1])))
 
 
-REQUEST = padded(
-    lambda text: ExecuteCall(run_id="run", definition="d", call=ToolCall(id="c", name="add", arguments={"text": text}))
-)
-REPLY = padded(lambda text: ToolReply(result=ToolResult(tool_call_id="c", name="add", content=text)))
+REQUEST = padded(lambda text: ToolProgress(tool_call_id="asked", progress=0.5, message=text))
+REPLY = padded(lambda text: ToolProgress(tool_call_id="answered", progress=1.0, message=text))
 
 
 async def converse(count: int, seconds: float, ask: Callable[[], Awaitable[Any]]) -> Figures:
@@ -65,7 +64,7 @@ async def converse(count: int, seconds: float, ask: Callable[[], Awaitable[Any]]
         before = now()
         while before < end:
             reply = await ask()
-            assert type(reply) is ToolReply
+            assert type(reply) is ToolProgress
             after = now()
             times.append(after - before)
             before = after
@@ -119,10 +118,10 @@ class Actor:
         self._name = name
         self._epoch = time.time_ns()
         self._mailbox = Mailbox(name, self._epoch)
-        self._mailbox.on(ExecuteCall, self._reply)
+        self._mailbox.on(ToolProgress, self._reply)
         self._end: End | None = None
 
-    async def _reply(self, message: ExecuteCall, caller: Caller) -> ToolReply:
+    async def _reply(self, message: ToolProgress, caller: Caller) -> ToolProgress:
         return REPLY  # type: ignore[no-any-return]
 
     async def hello(self) -> int:
@@ -178,7 +177,13 @@ class Bench:
         if count == 1:
             return await (self._driver.one_at_a_time(seconds) if end == "driver" else self._asker.one_at_a_time.remote(seconds))
         measure = self._driver.measure if end == "driver" else self._asker.measure.remote
-        return {way: await measure(way, count, seconds) for way in WAYS}
+        figures = {}
+        for way in WAYS:
+            before, start = tree_seconds(), now()
+            figures[way] = await measure(way, count, seconds)
+            messages = figures[way]["messages_per_s"] * (now() - start)
+            figures[way]["cpu_us"] = (tree_seconds() - before) / messages * 1e6
+        return figures
 
     async def sweep(self, sizes: list[int], repetitions: int, seconds: float) -> Records:
         records: Records = {}
@@ -192,6 +197,12 @@ class Bench:
                     records.setdefault((end, count), []).append(await self.measure(end, count, seconds))
         say("")
         return records
+
+
+def tree_seconds() -> float:
+    """CPU time of this process and all that it started, Ray's own processes among them."""
+    me = psutil.Process()
+    return sum(cpu_seconds(process) for process in (me, *me.children(recursive=True)))
 
 
 def say(what: str) -> None:
@@ -225,13 +236,15 @@ def bars(records: Records) -> list[Bar]:
 
 def table(records: Records) -> Table:
     shown = Table(title="500-byte requests and replies", title_justify="left", box=None, pad_edge=False)
-    for name in ("from", "conversations", "way", "messages/s", "p50 ms", "x one call each"):
+    for name in ("from", "conversations", "way", "messages/s", "p50 ms", "CPU us a message", "x one call each"):
         shown.add_column(name, justify="left" if name in {"from", "way"} else "right")
     for end, count in records:
         for way in (*(("bare",) if count == 1 else ()), *WAYS):
             rate, p50 = (median(records, end, count, way, figure) or 0.0 for figure in ("messages_per_s", "p50_ms"))
+            cpu = None if count == 1 else median(records, end, count, way, "cpu_us")
             faster = ratio(records, end, count, "messages_per_s", way, "call") or 0.0
-            shown.add_row(end, f"{count:,}", way, f"{rate:,.0f}", f"{p50:.2f}", f"{faster:.2f}")
+            cells = [f"{rate:,.0f}", f"{p50:.2f}", "" if cpu is None else f"{cpu:,.1f}", f"{faster:.2f}"]
+            shown.add_row(end, f"{count:,}", way, *cells)
     return shown
 
 
