@@ -101,13 +101,18 @@ class Runnable:
         Raises:
             UmbelError: what ended the run: a model error, ``RunFailed`` for an unexpected exception, ``RunLost`` when
                 its supervisor died.
+            Exception: what ``callback_handler`` raised; the run is cancelled.
         """
-        callback = self.callback_handler
         runtime = runtime or current_runtime()
         request = self._request(runtime, prompt, thread_id, metadata, ephemeral, model_kwargs, timeout)
+        callback = None
+        if self.callback_handler is not None:
+            callback = Callback(self.callback_handler, lambda: runtime.cancel(request.run_id, request))
         if not full or callback is not None:
             request = request.evolve(full=full, events=callback is not None)
         outcome = await self._execute(runtime, request, callback)
+        if callback is not None and callback.error is not None:
+            raise callback.error
         if outcome.error is not None:
             raise from_wire(outcome.error)
         return AgentResult.from_outcome(outcome)
@@ -220,6 +225,23 @@ class Runnable:
             ) from error
         finally:
             del self._active[request.run_id]
+
+
+class Callback:
+    """A caller's event handler: once it raises, it is not called again and the run is stopped."""
+
+    def __init__(self, handler: Observer, stop: Callable[[], None]) -> None:
+        self.error: Exception | None = None
+        self._handler = handler
+        self._stop = stop
+
+    def __call__(self, event: Event) -> None:
+        if self.error is None:
+            try:
+                self._handler(event)
+            except Exception as error:  # noqa: BLE001 - kept for the caller, who gets it when the run has ended
+                self.error = error
+                self._stop()
 
 
 class EventStream:

@@ -401,6 +401,7 @@ async def test_turns_on_one_thread_queue_up(runtime: Runtime, tmp_path: Path) ->
     assert sorted(said[:-1]) == sorted(f"message {i}" for i in range(8)) and said[-1] == "last"
 
 
+@pytest.mark.case(6)
 async def test_call_ids_are_unique_whatever_the_provider_says(runtime: Runtime) -> None:
     calls = tool_calls(
         ToolCall(id="", name="add", arguments={"a": 1, "b": 1}), ToolCall(id="", name="add", arguments={"a": 2, "b": 2})
@@ -412,3 +413,44 @@ async def test_call_ids_are_unique_whatever_the_provider_says(runtime: Runtime) 
     ids = [execution.tool_call_id for execution in result.tool_executions]
     assert len(set(ids)) == 4 and all(ids)
     assert [execution.result for execution in result.tool_executions] == ["2", "4", "6", "8"]
+
+
+@pytest.mark.spec("API-10")
+async def test_the_callback_handler_gets_every_event_in_the_callers_process(runtime: Runtime) -> None:
+    seen: list[Event] = []
+    agent = Agent(ScriptedModel([tool_call("add", a=1, b=1), text("2")]), [add], callback_handler=seen.append)
+    assert (await agent.arun("add")).message == "2"
+    assert [event.event_type for event in seen] == ["think", "tool_start", "tool_complete", "think", "terminate"]
+
+
+async def test_a_callback_that_raises_stops_the_run_and_reaches_the_caller(runtime: Runtime) -> None:
+    seen: list[str] = []
+
+    def handler(event: Event) -> None:
+        seen.append(event.event_type)
+        raise LookupError("no such screen")
+
+    agent = Agent(ScriptedModel([tool_call("slow", seconds=30, label="x"), text("2")]), [slow], callback_handler=handler)
+    with pytest.raises(LookupError, match="no such screen"):
+        await agent.arun("add")
+    assert seen == ["think"]
+
+
+@pytest.mark.spec("EVT-10", "TOOL-27", "LOOP-82")
+@pytest.mark.parametrize("kind", ["async", "process"])
+async def test_progress_of_a_tool_comes_between_its_start_and_its_end(runtime: Runtime, kind: str) -> None:
+    @tool(emits_progress=True)
+    async def work(ctx: ToolContext) -> str:
+        """Report twice."""
+        return f"{ctx.report_progress(1, 2, 'half')} {ctx.report_progress(2, 2)}"
+
+    @tool(emits_progress=True, isolation="process")
+    def work_in_process(ctx: ToolContext) -> str:
+        """Report twice, from another process."""
+        return f"{ctx.report_progress(1, 2, 'half')} {ctx.report_progress(2, 2)}"
+
+    chosen = work if kind == "async" else work_in_process
+    events = await events_of(Agent(ScriptedModel([tool_call(chosen.name), text("ok")]), [chosen]), "go")
+    assert [event.event_type for event in events][1:5] == ["tool_start", "tool_progress", "tool_progress", "tool_complete"]
+    reports = [event for event in events if event.event_type == "tool_progress"]
+    assert [(report.progress, report.total, report.message) for report in reports] == [(1, 2, "half"), (2, 2, None)]
