@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -34,7 +35,6 @@ class Runnable(Protocol):
         metadata: dict[str, Any] | None = None,
         timeout: float | None = None,
         full: bool = True,
-        **options: Any,
     ) -> Any:
         """Run ``prompt`` to the end; the result has ``message``, ``success``, ``stop_reason``, ``metrics`` and ``error``."""
 
@@ -217,7 +217,8 @@ class FleetRun:
 
     async def _call(self, attempts: Attempts, timeout: float | None) -> Any:
         task, threads = attempts.task, self._settings.threads
-        return await self._agent.arun(
+        run: Callable[..., Awaitable[Any]] = self._agent.arun
+        return await run(
             task.prompt,
             thread_id=None if threads is None else _thread(threads, attempts),
             metadata={"task_id": task.id, **task.metadata},

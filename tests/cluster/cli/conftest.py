@@ -91,17 +91,30 @@ class Command:
         self.process.send_signal(number)
 
     def finish(self, stdin: str = "") -> tuple[int, str, str]:
-        try:
-            out, err = self.process.communicate(stdin, timeout=120)
-        finally:
-            self.process.kill()
-            self._reader.close()
+        out, err = self.process.communicate(stdin, timeout=120)
         return self.process.returncode, out, err
+
+    def close(self) -> None:
+        self._reader.close()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 @pytest.fixture
-def start(workplace: Path) -> type[Command]:
-    return Command
+def start(workplace: Path) -> Iterator[Callable[..., Command]]:
+    started: list[Command] = []
+
+    def start(*arguments: object, **environment: str) -> Command:
+        started.append(Command(*arguments, **environment))
+        return started[-1]
+
+    yield start
+    for command in started:
+        command.close()
 
 
 @pytest.fixture
