@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 from ..protocol.commands import StartRun
-from ..protocol.errors import PeerLost, RunLost, RuntimeClosed, from_wire
+from ..protocol.errors import PeerLost, RunLost, RuntimeClosed, UmbelError, from_wire
 from ..protocol.events import Event, RunLostEvent, TerminateEvent
 from ..protocol.results import AgentResult, RunOutcome
 from .definitions import pack_definition
@@ -114,7 +114,7 @@ class Runnable:
         if callback is not None and callback.error is not None:
             raise callback.error
         if outcome.error is not None:
-            raise from_wire(outcome.error)
+            raise failed(outcome)
         return AgentResult.from_outcome(outcome)
 
     async def run(
@@ -150,7 +150,7 @@ class Runnable:
                 yield RunLostEvent(run_id=request.run_id, seq=stream.seq + 1, timestamp=datetime.now(UTC), reason=error.message)
                 raise
             if outcome.error is not None:
-                raise from_wire(outcome.error)
+                raise failed(outcome)
         finally:
             del self._streams[request.run_id]
             if not task.done():
@@ -225,6 +225,13 @@ class Runnable:
             ) from error
         finally:
             del self._active[request.run_id]
+
+
+def failed(outcome: RunOutcome) -> UmbelError:
+    """The error that ended a run; ``details["metrics"]`` says what the run had used until then."""
+    error = from_wire(outcome.error or {})
+    error.details["metrics"] = outcome.metrics.model_dump()
+    return error
 
 
 class Callback:

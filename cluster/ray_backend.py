@@ -26,6 +26,7 @@ from .logs import LogSettings, prune, summary
 
 logger = logging.getLogger("umbel.runtime")
 START_SECONDS = 120.0
+CLOSE_SECONDS = 3.0
 REPORT_SECONDS = 1.0
 
 
@@ -217,6 +218,7 @@ class RayBackend:
 
         asyncio.run_coroutine_threadsafe(close_links(), self._loop).result(10)
         self._sum_up_logs()
+        self._close_hosts()
         if self._owns_ray:
             ray.shutdown()
         else:
@@ -226,6 +228,14 @@ class RayBackend:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
+
+    def _close_hosts(self) -> None:
+        """Let the actors end their workers and close their stores; one that hangs is not waited for."""
+        import ray
+
+        if ray.is_initialized():
+            closing = [handle.close.remote() for handle in self._handles.values()]
+            ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
 
     def _sum_up_logs(self) -> None:
         """One line about what the actors logged; those that do not answer at once are left out."""
@@ -262,7 +272,7 @@ def check_resources(role: str, placement: Placement) -> None:
     """
     import ray
 
-    having = ray.cluster_resources()
+    having = ray.cluster_resources()  # type: ignore[no-untyped-call]  # of Ray
     wanted = {"CPU": placement.cpus, "GPU": placement.gpus, **placement.resources}
     short = [
         f"{name} {amount:g} (there is {having.get(name, 0):g})"
@@ -296,6 +306,8 @@ def connect(address: str | None, options: dict[str, Any]) -> bool:
     settings: dict[str, Any] = {"namespace": "umbel", "logging_level": "ERROR", "log_to_driver": False, **options}
     if address in (None, "local"):
         settings = {"include_dashboard": False, **settings}
+        # A local Ray dies with this process; its side processes then wait this long for a server that is gone (default 60).
+        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
         if sys.stderr.isatty():
             sys.stderr.write("umbel: starting a local Ray (a few seconds)...\n")
     try:

@@ -79,13 +79,13 @@ def encode(message: Frozen) -> tuple[str, bytes]:
 
 
 def to_json(message: Frozen) -> bytes:
-    """``message`` as one JSON object, whether or not it is a registered message type.
+    """``message`` as one JSON object, registered or not. Defaults are left out where the class says so.
 
     Raises:
         ProtocolError: a value inside cannot be written as JSON.
     """
     try:
-        return message.__pydantic_serializer__.to_json(message)
+        return message.__pydantic_serializer__.to_json(message, exclude_defaults=message.compact)
     except (PydanticSerializationError, UnicodeEncodeError, ValueError, RecursionError) as error:
         return _encode_again(message, error)
 
@@ -94,7 +94,7 @@ def _encode_again(message: Frozen, error: Exception) -> bytes:
     """Values that no validator cleaned (set by ``evolve``) may hold unpaired surrogates: clean them and try once more."""
     try:
         clean = type(message).model_validate(clean_value(message.model_dump(warnings=False)))
-        return clean.__pydantic_serializer__.to_json(clean)
+        return clean.__pydantic_serializer__.to_json(clean, exclude_defaults=clean.compact)
     except (PydanticSerializationError, UnicodeEncodeError, ValueError, TypeError, RecursionError):
         raise ProtocolError(f"{type(message).__name__} cannot be written as JSON: {error}") from error
 

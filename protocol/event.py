@@ -40,6 +40,8 @@ class Event(Frozen):
     parent_run_id: str | None = None
     member: str | None = None
 
+    compact = False  # not only our own processes read events: each is whole
+
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)

@@ -85,6 +85,8 @@ class Frozen(BaseModel):
         frozen=True, extra="ignore", ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings"
     )
     schema_version: ClassVar[int] = 1
+    compact: ClassVar[bool] = True
+    """Fields at their default are left out on the wire."""
     attached: ClassVar[str | None] = None
     """A field of bytes (declared with ``exclude=True``) that the codec carries beside the JSON, as it is."""
     _blank: ClassVar[tuple[dict[str, Any], tuple[tuple[str, Callable[[], Any]], ...]] | None] = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...protocol.errors import DeadlineExceeded, UmbelError
+from ...protocol.results import Metrics
 from .ledger import Ledger, id_hash
 from .progress import RateMeter, Reporter, Snapshot
 from .results import FleetReport, Status, TaskResult, describe_error
@@ -211,6 +212,7 @@ class FleetRun:
             late = error if isinstance(error, UmbelError) else DeadlineExceeded(f"the run did not end within its {timeout} s")
             return attempts.result("failed", stop_reason="error", error=describe_error(late)), late
         except Exception as error:  # noqa: BLE001 - a task's failure, whatever it is, belongs into its result line and harms no other task
+            attempts.add(_spent(error))
             return attempts.result("failed", stop_reason="error", error=describe_error(error)), error
         attempts.add(getattr(outcome, "metrics", None))
         return self._judge(attempts, outcome)
@@ -315,6 +317,12 @@ class FleetRun:
             failures=tuple(tally.failures),
             results=kept,
         )
+
+
+def _spent(error: Exception) -> Metrics | None:
+    """What a failed run had used, as far as its error says so."""
+    metrics = error.details.get("metrics") if isinstance(error, UmbelError) else None
+    return Metrics.model_validate(metrics) if metrics else None
 
 
 def _by_order(entry: tuple[int, TaskResult]) -> int:

@@ -109,7 +109,7 @@ def check_headers(headers: Mapping[str, str], provider: str) -> None:
         ConfigurationError: names the header and does not show its value.
     """
     for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name) or not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value.strip(" \t")):
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(str(value).strip(" \t")):
             raise ConfigurationError(f"the header {name!r} of {provider!r} cannot be sent: a line break, or not ASCII?")
 
 
