@@ -162,6 +162,12 @@ class Link:
         """Whether :meth:`request` would have to wait before it sends."""
         return len(self._queue) >= self._capacity
 
+    async def told(self, seconds: float = 1.0) -> None:
+        """Until the peer has been told of what was abandoned, at most ``seconds``."""
+        task = self._tasks.get("control")
+        if task is not None:
+            await asyncio.wait({task}, timeout=seconds)
+
     async def ready(self) -> None:
         """Until the queue has room; those who wait take turns."""
         if self._gone is not None or not (self._waiting or self.full):

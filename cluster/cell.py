@@ -127,19 +127,19 @@ class Directory:
     def agent(self, agent: Any, run_id: str, attempt: int = 0) -> Channel:
         placement = agent.config.placement
         if placement is None or placement.pool == "default":
-            return self._channel(AGENT, "default", _shard(run_id, self._topology.agents, attempt))
-        return self._channel(AGENT, placement.pool, _shard(run_id, placement.replicas, attempt))
+            return self._channel(AGENT, "default", shard_of(run_id, self._topology.agents, attempt))
+        return self._channel(AGENT, placement.pool, shard_of(run_id, placement.replicas, attempt))
 
     def tools(self, tool: Any, run_id: str) -> Channel:
         placement = tool.placement
         if placement == "local":
             return self._local
         if placement is None:
-            return self._channel(TOOLS, "default", _shard(run_id, self._topology.tool_executors))
-        return self._channel(TOOLS, placement.pool, _shard(run_id, placement.replicas))
+            return self._channel(TOOLS, "default", shard_of(run_id, self._topology.tool_executors))
+        return self._channel(TOOLS, placement.pool, shard_of(run_id, placement.replicas))
 
     def supervisor(self, run_id: str) -> Channel:
-        return self._channel(SUPERVISOR, "default", _shard(run_id, self._topology.supervisors or 1))
+        return self._channel(SUPERVISOR, "default", shard_of(run_id, self._topology.supervisors or 1))
 
     def checkpointer(self) -> Channel:
         return self._channel(CHECKPOINTER, "default", 0)
@@ -167,5 +167,6 @@ class Directory:
         return link
 
 
-def _shard(run_id: str, count: int, attempt: int = 0) -> int:
+def shard_of(run_id: str, count: int, attempt: int = 0) -> int:
+    """Which of ``count`` shards serves a key; the next one at every further attempt."""
     return 0 if count == 1 else (zlib.crc32(run_id.encode()) + attempt) % count

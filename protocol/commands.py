@@ -167,6 +167,7 @@ class ExecuteCall(Frozen):
         iteration: the run's iteration (from 1).
         thread_id, agent_name, metadata, ephemeral: for the tool's context.
         grace: seconds that a sync body may go on once the call is cancelled; then its process is killed.
+        apart: run the body in a worker process, whatever the tool says: an executor died while it ran.
         state: the run's state as JSON, only for tools that ask for it.
     """
 
@@ -179,6 +180,7 @@ class ExecuteCall(Frozen):
     metadata: JsonObject = Field(default_factory=dict)
     ephemeral: JsonObject = Field(default_factory=dict, repr=False)
     grace: float = 5.0
+    apart: bool = False
     state: bytes | None = Field(default=None, exclude=True)
 
     attached = "state"

@@ -139,6 +139,7 @@ async def call_tool(run: Run, slot: Slot) -> ToolResult:
             reply: ToolReply = await channel.request(message, on_partial=lambda part: progress(run, slot, part))
         except PeerLost as lost:
             if attempt + 1 < ATTEMPTS and (slot.tool.idempotent or lost.delivered == "no"):
+                message = message.evolve(apart=lost.delivered != "no")  # if it was this call, it shall not do so again
                 continue
             why = f"outcome unknown: the process that ran {slot.call.name} died. Verify what happened before you repeat it."
             return refuse(slot.call, why, "outcome_unknown")

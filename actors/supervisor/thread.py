@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
+from typing import Any
 
 from ...protocol.commands import CheckpointLoaded, LoadCheckpoint
-from ...protocol.errors import ConfigurationError
-from ...protocol.messages import Message, ToolResult
+from ...protocol.errors import ConfigurationError, PeerLost
+from ...protocol.messages import Frozen, Message, ToolResult
 from ..checkpoints.delta import Baseline, build_save, restore
 from .run import Run
 
+logger = logging.getLogger("umbel.supervisor")
+
+ATTEMPTS = 3  # checkpointers asked before the loss of one ends the run
 UNANSWERED = "outcome unknown: the process stopped before its result was kept. Verify what happened before you repeat it."
 
 
@@ -75,7 +80,7 @@ def durable(run: Run) -> bool:
 async def load(run: Run) -> Baseline | None:
     """The thread's newest checkpoint, None for a new thread."""
     request = LoadCheckpoint(store=run.config.checkpointer, thread_id=run.request.thread_id or "")
-    loaded: CheckpointLoaded = await run.peers.checkpointer().request(request)
+    loaded: CheckpointLoaded = await ask_checkpointer(run, request)
     return restore(loaded)
 
 
@@ -92,5 +97,15 @@ async def save(run: Run, *, final: bool = False, reason: str | None = None) -> N
         baseline=run.checkpoint,
         metadata={"run_id": run.id, "finished": final, "reason": reason},
     )
-    await run.peers.checkpointer().request(message)
+    await ask_checkpointer(run, message)
     run.checkpoint = baseline
+
+
+async def ask_checkpointer(run: Run, message: Frozen) -> Any:
+    """Ask, and ask again if the checkpointer dies over it: loads, and saves of one id, are safe to repeat."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return await run.peers.checkpointer().request(message)
+        except PeerLost:
+            logger.info("run %s asks the restarted checkpointer again", run.id)
+    return await run.peers.checkpointer().request(message)

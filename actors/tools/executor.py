@@ -15,7 +15,7 @@ from ...protocol.errors import UnknownTool
 from ...protocol.messages import Frozen, ToolCall, ToolResult
 from .context import ToolContext
 from .decorator import Tool
-from .invoke import failed, invoke, on_loop
+from .invoke import Attempt, failed, invoke, on_loop
 from .threads import Threads
 from .toolloop import ToolLoop
 from .workers import WorkerPool
@@ -74,8 +74,9 @@ class ToolExecutorActor:
         self.calls += 1
         self.running += 1
         progress = _Progress(caller, call.id) if tool.emits_progress else None
+        attempt = self._in_worker if message.apart and tool.function is not None else self._attempt
         try:
-            return ToolReply.trusted(result=await self._limited(tool, call, _context(message, progress)))
+            return ToolReply.trusted(result=await self._limited(tool, call, _context(message, progress), attempt))
         finally:
             self.running -= 1
             if progress is not None:
@@ -98,23 +99,26 @@ class ToolExecutorActor:
         """Process ids of the worker processes that are alive."""
         return () if self._workers is None else self._workers.pids
 
-    async def _limited(self, tool: Tool, call: ToolCall, context: ToolContext) -> ToolResult:
+    async def _limited(self, tool: Tool, call: ToolCall, context: ToolContext, attempt: Attempt) -> ToolResult:
         if tool.max_concurrency is None or call.malformed_arguments is not None:
-            return await self._run(tool, call, context)
+            return await self._run(tool, call, context, attempt)
         limit = self._limits.get(tool)
         if limit is None:
             limit = self._limits[tool] = asyncio.Semaphore(tool.max_concurrency)
         async with limit:
-            return await self._run(tool, call, context)
+            return await self._run(tool, call, context, attempt)
 
-    async def _run(self, tool: Tool, call: ToolCall, context: ToolContext) -> ToolResult:
+    async def _run(self, tool: Tool, call: ToolCall, context: ToolContext, attempt: Attempt) -> ToolResult:
         if not self._own_process and tool.direct:
             return await invoke(tool, call, context)
-        return await invoke(tool, call, context, self._attempt)
+        return await invoke(tool, call, context, attempt)
+
+    async def _in_worker(self, tool: Tool, call: ToolCall, context: ToolContext) -> ToolResult:
+        return await self._worker_pool().run(tool, call, context)
 
     async def _attempt(self, tool: Tool, call: ToolCall, context: ToolContext) -> ToolResult:
         if tool.function is not None and (tool.needs_process or tool in self._demoted or self._sync_in_process(tool)):
-            return await self._worker_pool().run(tool, call, context)
+            return await self._in_worker(tool, call, context)
         if not tool.is_async:
             self._threads = self._threads or Threads()
             return await self._threads.run(tool, call, context)

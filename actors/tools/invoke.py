@@ -85,7 +85,7 @@ def run_sync(tool: Tool, call: ToolCall, context: ToolContext) -> ToolResult:
         if inspect.isawaitable(value):
             value = asyncio.run(_await(value))
         return succeeded(call, value, started)
-    except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001 - as above
+    except BaseException as error:  # noqa: BLE001 - as above, and never Ctrl-C, which only a main thread gets
         return failed(call, error, started)
     finally:
         leave(token)

@@ -39,7 +39,7 @@ class _Job:
     def work(self) -> None:
         try:
             self.result = self.context.run(self.function)
-        except BaseException as error:  # noqa: BLE001 - a KeyboardInterrupt raised by a body goes to its caller
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the call must not wait for ever
             self.error = error
 
     def settle(self) -> None:

@@ -2,13 +2,15 @@
 
 Calls go over in bursts: one wake-up of a loop for everything that is ready, in both directions. They are started one a
 tick, so that when a body blocks the loop, those behind it have not begun and move to a fresh loop thread. What has
-begun on the stuck one goes on when it is free again; it cannot be stopped, only outlived.
+begun on the stuck one goes on when it is free again, or is given up after a while. A blocking body that is cancelled or
+over its deadline is broken into at its next line of Python; one inside a C call (``time.sleep``) can only be outlived.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import sys
 import threading
@@ -17,7 +19,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from ...protocol.errors import ToolCrashed
+from ...protocol.errors import OutcomeUnknown, ToolCrashed
 from ...protocol.messages import ToolCall, ToolResult
 from .context import ToolContext
 from .decorator import Tool
@@ -27,6 +29,10 @@ from .invoke import failed, run_async, timed_out
 logger = logging.getLogger("umbel.tools")
 
 OnBlocked = Callable[[Tool], None]
+
+
+class _BrokenInto(BaseException):
+    """Raised inside a body that blocks its event loop beyond its deadline or cancellation."""
 
 
 class _Job:
@@ -46,12 +52,15 @@ class ToolLoop:
 
     Args:
         stuck_after: seconds without a beat after which the tool loop counts as blocked.
+        lost_after: seconds for which calls that had begun on a blocked loop wait for it before they fail.
         on_blocked: told which tool blocked, in this loop's thread.
     """
 
-    def __init__(self, *, stuck_after: float = 0.2, on_blocked: OnBlocked = lambda tool: None) -> None:
+    def __init__(
+        self, *, stuck_after: float = 0.2, lost_after: float = 30.0, on_blocked: OnBlocked = lambda tool: None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._stuck_after, self._on_blocked = stuck_after, on_blocked
+        self._stuck_after, self._lost_after, self._on_blocked = stuck_after, lost_after, on_blocked
         self._done: Handover[_Job] = Handover(self._loop, self._finish)
         self._lane: _Lane | None = None
         self._stuck: set[_Lane] = set()
@@ -96,6 +105,8 @@ class ToolLoop:
         job.cancelled = True
         if job.lane is not None:
             job.lane.cancel(job)
+            if job.lane in self._stuck:
+                job.lane.interrupt(job)
 
     def _finish(self, job: _Job) -> None:
         lane = job.lane
@@ -130,8 +141,8 @@ class ToolLoop:
             self._beat(lane)
 
     def _replace(self, stuck: _Lane) -> _Lane:
-        tool, where = stuck.culprit()
-        name = "an async tool" if tool is None else f"async tool {tool.name!r}"
+        culprit, where = stuck.culprit()
+        name = "an async tool" if culprit is None else f"async tool {culprit.tool.name!r}"
         logger.warning(
             "%s has blocked its event loop for more than %.1f s at %s; other calls move to a new loop, "
             "and it runs in a worker process from now on (use a sync def, or await instead of blocking)",
@@ -146,9 +157,25 @@ class ToolLoop:
             fresh.open += 1
             job.lane = fresh
             fresh.start(job)
-        if tool is not None:
-            self._on_blocked(tool)
+        if culprit is not None:
+            self._on_blocked(culprit.tool)
+            if culprit.cancelled:
+                stuck.interrupt(culprit)
+            self._loop.call_later(self._lost_after, self._give_up, stuck, culprit)
         return fresh
+
+    def _give_up(self, stuck: _Lane, culprit: _Job) -> None:
+        """Fail what had begun beside ``culprit``, if that blocks the loop to this day."""
+        if not stuck.inside(culprit):
+            return
+        for job in stuck.begun():
+            if job is not culprit and not job.future.done():
+                why = (
+                    f"outcome unknown: the event loop of {job.call.name!r} is blocked by another tool, {culprit.tool.name!r}. "
+                    "Verify what happened before you repeat it."
+                )
+                job.future.set_result(failed(job.call, OutcomeUnknown(why)))
+                self._cancel(job)
 
 
 class _Lane:
@@ -161,7 +188,7 @@ class _Lane:
         self._waiting: deque[_Job] = deque()
         self._jobs: dict[asyncio.Task[Any], _Job] = {}
         self._loop = _new_loop()
-        self._starting = False
+        self._starting = self._over = False
         self._inbox: Handover[_Job] = Handover(self._loop, self._accept)
         self._thread = threading.Thread(target=self._main, name="umbel-tool-loop", daemon=True)
         self._thread.start()
@@ -193,20 +220,36 @@ class _Lane:
     def stop(self) -> None:
         self.call(self._stop)
 
-    def culprit(self) -> tuple[Tool | None, str]:
-        """The tool whose task the loop is inside of, and the line of its thread right now."""
+    def culprit(self) -> tuple[_Job | None, str]:
+        """The call whose task the loop is inside of, and the line of its thread right now."""
         task = asyncio.current_task(self._loop)
         job = None if task is None else self._jobs.get(task)
         frame = sys._current_frames().get(self._thread.ident or 0)
         where = "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        return (None if job is None else job.tool), where
+        return job, where
+
+    def inside(self, job: _Job) -> bool:
+        """Whether the loop is inside a call's body."""
+        return job.task is not None and asyncio.current_task(self._loop) is job.task
+
+    def begun(self) -> list[_Job]:
+        """Calls that have begun; copied while nothing can change, because the loop's thread is stuck."""
+        return list(self._jobs.values())
+
+    def interrupt(self, job: _Job) -> None:
+        """Break into a call's body, if the loop is inside of it."""
+        if self.inside(job):
+            thread = ctypes.c_ulong(self._thread.ident or 0)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_BrokenInto))
 
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.close()
+        while not self._over:
+            try:
+                self._loop.run_forever()  # until told; a body that stops its loop stops nothing else
+            except BaseException:
+                logger.warning("a callback of an async tool raised", exc_info=True)
+        self._loop.close()
 
     def _accept(self, job: _Job) -> None:
         if not self._starting:
@@ -224,7 +267,7 @@ class _Lane:
             self._report(job)
             self._loop.call_soon(self._next)
             return
-        task = job.task = self._loop.create_task(run_async(job.tool, job.call, job.context))
+        task = job.task = self._loop.create_task(_run(job))
         self._jobs[task] = job
         task.add_done_callback(self._ended)
         # After this body's first step, which may block: whoever has not begun by then can still go elsewhere. Scheduled
@@ -246,11 +289,21 @@ class _Lane:
 
     def _stop(self) -> None:
         if not self._jobs:
+            self._over = True
             self._loop.stop()
             return
         for task in list(self._jobs):
             task.cancel()
         self._loop.call_later(0.05, self._stop)
+
+
+async def _run(job: _Job) -> ToolResult:
+    try:
+        return await run_async(job.tool, job.call, job.context)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a KeyboardInterrupt is not Ctrl-C here, and would end the loop
+        return failed(job.call, error)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -163,6 +163,8 @@ class Worker:
             if os.getpid() != self._pid:
                 os._exit(0)  # a body that forked and returned twice: the copy must not answer
             resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+        if result.error == "MemoryError":
+            result = result.evolve(error=f"MemoryError: tool {tool.name!r} wanted more than its {memory_mb} MiB")
         blob = result.model_dump_json().encode()
         if len(blob) > MAX_FRAME // 2:
             blob = failed(call, MemoryError(f"a result of {len(blob)} bytes is too large")).model_dump_json().encode()

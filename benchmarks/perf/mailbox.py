@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import platform
@@ -52,6 +53,12 @@ def padded(make: Callable[[str], Any]) -> Any:
 
 REQUEST = padded(lambda text: ToolProgress(tool_call_id="asked", progress=0.5, message=text))
 REPLY = padded(lambda text: ToolProgress(tool_call_id="answered", progress=1.0, message=text))
+
+
+def settle_memory() -> None:
+    """As ``Host`` does: the collector need not look again at what is alive now."""
+    gc.collect()
+    gc.freeze()
 
 
 async def converse(count: int, seconds: float, ask: Callable[[], Awaitable[Any]]) -> Figures:
@@ -120,6 +127,7 @@ class Actor:
         self._mailbox = Mailbox(name, self._epoch)
         self._mailbox.on(ToolProgress, self._reply)
         self._end: End | None = None
+        settle_memory()
 
     async def _reply(self, message: ToolProgress, caller: Caller) -> ToolProgress:
         return REPLY  # type: ignore[no-any-return]
@@ -187,6 +195,7 @@ class Bench:
 
     async def sweep(self, sizes: list[int], repetitions: int, seconds: float) -> Records:
         records: Records = {}
+        settle_memory()
         for end in ENDS:
             await self.measure(end, 1, 0.2)
             await self.measure(end, 100, 0.5)

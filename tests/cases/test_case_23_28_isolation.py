@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import itertools
 import os
 import signal
 import subprocess
@@ -35,6 +36,11 @@ async def until(condition: Any, seconds: float = 60.0) -> None:
 
 def is_alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+async def gone(pid: int) -> None:
+    """Until a process has ended."""
+    await until(lambda: not is_alive(pid))
 
 
 def executor(runtime: Runtime) -> dict[str, Any]:
@@ -185,7 +191,7 @@ HOSTILE = [
     (exits_async, "tool_crashed", "tool 'exits_async' crashed: its process exited with code 3"),
     (segfaults, "tool_crashed", "tool 'segfaults' crashed: its process was killed by SIGSEGV"),
     (shoots_itself, "tool_crashed", "tool 'shoots_itself' crashed: its process was killed by SIGKILL (out of memory?)"),
-    (eats, "tool", "MemoryError"),
+    (eats, "tool", "MemoryError: tool 'eats' wanted more than its 256 MiB"),
     (spins, "tool_timeout", "tool 'spins' did not finish within 1 s"),
     (spins_async, "tool_timeout", "tool 'spins_async' did not finish within 1 s"),
     (naps, "tool_timeout", "tool 'naps' did not finish within 1 s"),
@@ -239,7 +245,7 @@ async def test_a_hostile_tool_harms_its_own_call_only(
     after = executor(ray_runtime)
     assert (after["pid"], after["epoch"]) == (before["pid"], before["epoch"])
     for line in lines(tmp_path / "hostile"):
-        await until(lambda pid=int(line.removeprefix("pid-")): not is_alive(pid))
+        await gone(int(line.removeprefix("pid-")))
     assert "acted" not in lines(tmp_path / "hostile")
 
 
@@ -264,7 +270,7 @@ async def test_the_slot_of_a_timed_out_tool_is_free_at_once(ray_runtime: Runtime
     sleeper, successor = map(int, lines(log))
     assert sleeper != successor
     acted.unlink()
-    await until(lambda: not is_alive(sleeper))  # gone, so it can never act
+    await gone(sleeper)  # so it can never act
 
     # All places of the pool at once, and again: none of them stays taken.
     many = [tool_calls(*(("step_many", {"seconds": 30, "n": n}) for n in range(8))), tool_call("step_many", seconds=0, n=9)]
@@ -293,7 +299,7 @@ async def test_an_async_tool_that_blocks_its_loop_is_named_and_moved(ray_runtime
     async def blocks_the_loop(seconds: float) -> int:
         """Block."""
         note("block-start")
-        time.sleep(seconds)
+        time.sleep(seconds)  # noqa: ASYNC251 - the mistake
         note("block-end")
         return os.getpid()
 
@@ -330,8 +336,8 @@ async def test_an_async_tool_that_blocks_its_loop_is_named_and_moved(ray_runtime
     inside, apart = (int(execution.result or 0) for execution in result.tool_executions)
     assert inside == before["pid"] and apart != before["pid"], "from now on it runs in a process"
     assert executor(ray_runtime)["pid"] == before["pid"]
-    told = Path(before["stats"]["log"]["file"]).read_text()
-    assert "async tool 'blocks_the_loop' has blocked its event loop" in told and Path(__file__).name in told
+    told = lines(Path(before["stats"]["log"]["file"]))
+    assert "async tool 'blocks_the_loop' has blocked its event loop" in " ".join(told)
 
 
 @pytest.mark.case(28)
@@ -356,7 +362,7 @@ async def test_a_heartbeat_keeps_its_rhythm_while_a_sync_tool_sleeps(runtime: Ru
         while "end" not in lines(log):
             await asyncio.sleep(0.05)
             ticks.append(time.monotonic())
-        return [later - earlier for earlier, later in zip(ticks, ticks[1:], strict=False)]
+        return [later - earlier for earlier, later in itertools.pairwise(ticks)]
 
     here = []
 
@@ -374,3 +380,102 @@ async def test_a_heartbeat_keeps_its_rhythm_while_a_sync_tool_sleeps(runtime: Ru
     # 40 beats on an idle machine; one gap of 2 s and no more than 2 beats if the loop were blocked.
     assert len(gaps) > 10 and max(gaps) < 1.5
     assert len(here) > 10
+
+
+@pytest.mark.ray
+@pytest.mark.case(28)
+@pytest.mark.spec("OURS-17", "TOOL-25")
+async def test_an_async_tool_that_kills_the_executor(fragile_runtime: Runtime, tmp_path: Path) -> None:
+    """The worst: the executor itself dies. Every call beside it ends, repeated if that is safe, and the runs go on."""
+    log = tmp_path / "log"
+
+    def note(line: str) -> None:
+        with log.open("a") as file:
+            file.write(line + "\n")
+
+    @tool
+    async def kills(partners: list[str]) -> str:
+        """Wait for the others to begin, then end the process."""
+        while not {f"{name}-start" for name in partners} <= set(lines(log)):
+            await asyncio.sleep(0.02)
+        os._exit(1)
+
+    @tool(idempotent=True)
+    async def reads(name: str) -> str:
+        """Safe to repeat."""
+        note(f"{name}-start")
+        await asyncio.sleep(1 if lines(log).count(f"{name}-start") == 1 else 0)
+        note(f"{name}-end")
+        return name
+
+    @tool
+    async def pays(name: str) -> str:
+        """Not safe to repeat."""
+        note(f"{name}-start")
+        await asyncio.sleep(1)
+        note(f"{name}-end")
+        return name
+
+    @tool
+    def pays_apart(name: str) -> str:
+        """Not safe to repeat, and in a process of its own, which dies with the executor."""
+        note(f"{name}-start")
+        time.sleep(1)
+        note(f"{name}-end")
+        return name
+
+    before = executor(fragile_runtime)
+    partners = ["reads", "pays", "apart", "other"]
+    calls = tool_calls(
+        ("kills", {"partners": partners}),
+        ("reads", {"name": "reads"}),
+        ("pays", {"name": "pays"}),
+        ("pays_apart", {"name": "apart"}),
+    )
+    agent = Agent(ScriptedModel([calls, tool_call("reads", name="after"), text("went on")]), [kills, reads, pays, pays_apart])
+    other = Agent(ScriptedModel([tool_call("reads", name="other"), text("fine")]), [reads])
+    elsewhere = asyncio.ensure_future(other.arun("go", runtime=fragile_runtime))
+    result = await agent.arun("go", runtime=fragile_runtime)
+
+    assert result.success and result.message == "went on"
+    validate_history(result.messages)
+    killed, read, paid, apart, after = result.tool_executions
+    for lost in (killed, paid, apart):
+        assert lost.code == "outcome_unknown" and lost.tool_name in (lost.error or "")
+    assert (read.result, after.result) == ("reads", "after")
+    assert (await elsewhere).message == "fine"
+    seen = Counter(lines(log))
+    assert (seen["reads-start"], seen["reads-end"]) == (2, 1)
+    assert (seen["pays-start"], seen["pays-end"], seen["apart-start"], seen["apart-end"]) == (1, 0, 1, 0)
+    assert executor(fragile_runtime)["pid"] != before["pid"]
+
+
+@pytest.mark.ray
+@pytest.mark.case(28)
+async def test_a_deadly_tool_that_is_safe_to_repeat_kills_the_executor_once(fragile_runtime: Runtime, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    def note(line: str) -> None:
+        with log.open("a") as file:
+            file.write(line + "\n")
+
+    @tool(idempotent=True)
+    async def kills() -> str:
+        """Kill whatever process runs this."""
+        note("kills")
+        os._exit(1)
+
+    @tool(idempotent=True)
+    async def reads() -> str:
+        """Safe to repeat."""
+        note("reads")
+        await asyncio.sleep(1 if lines(log).count("reads") == 1 else 0)
+        return "read"
+
+    script = [tool_calls(("reads", {}), ("kills", {})), text("went on")]
+    result = await Agent(ScriptedModel(script), [kills, reads]).arun("go", runtime=fragile_runtime)
+    assert result.success
+    read, killed = result.tool_executions
+    assert read.result == "read"
+    assert (killed.code, killed.error) == ("tool_crashed", "tool 'kills' crashed: its process exited with code 1")
+    assert lines(log).count("kills") == 2, "the second time in a process of its own"

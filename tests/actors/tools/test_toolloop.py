@@ -84,6 +84,82 @@ async def test_a_deadline_holds_while_the_loop_is_stuck(loop: ToolLoop, request_
     release.set()
 
 
+@pytest.mark.spec("OURS-17")
+async def test_a_spinning_body_is_broken_into_at_its_deadline(loop: ToolLoop, request_for: Make) -> None:
+    begun = threading.Event()
+
+    @tool
+    async def sibling() -> str:
+        begun.set()
+        await asyncio.sleep(0.1)
+        return "went on"
+
+    @tool(timeout=0.3)
+    async def spins() -> None:
+        while True:
+            pass
+
+    beside = asyncio.ensure_future(loop.run(*request_for(sibling)))
+    assert await asyncio.to_thread(begun.wait, 10)
+    assert (await loop.run(*request_for(spins))).code == "tool_timeout"
+    assert (await beside).content == "went on", "its loop is free again"
+
+
+@pytest.mark.spec("OURS-17")
+async def test_calls_beside_a_body_that_never_gives_way_are_given_up(request_for: Make) -> None:
+    loop = ToolLoop(stuck_after=0.05, lost_after=0.1)
+    begun, release = threading.Event(), threading.Event()
+    acted = []
+
+    @tool
+    async def sibling() -> None:
+        begun.set()
+        await asyncio.sleep(0.01)
+        acted.append("late")
+
+    @tool
+    async def blocker() -> str:
+        release.wait(30)
+        return "at last"
+
+    beside = asyncio.ensure_future(loop.run(*request_for(sibling)))
+    assert await asyncio.to_thread(begun.wait, 10)
+    stuck = asyncio.ensure_future(loop.run(*request_for(blocker)))
+    result = await beside
+    assert result.code == "outcome_unknown" and "blocked by another tool, 'blocker'" in (result.error or "")
+    release.set()
+    assert (await stuck).content == "at last"
+    assert not acted, "what was given up does not act later"
+    loop.close()
+
+
+@pytest.mark.spec("TOOL-25")
+async def test_a_body_cannot_end_its_loop(loop: ToolLoop, request_for: Make) -> None:
+    @tool
+    async def interrupts() -> None:
+        raise KeyboardInterrupt("not from a keyboard")
+
+    @tool
+    async def stops() -> str:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0)
+        return "still here"
+
+    @tool
+    async def throws_later() -> str:
+        def throw() -> None:
+            raise KeyboardInterrupt
+
+        asyncio.get_running_loop().call_soon(throw)
+        await asyncio.sleep(0.01)
+        return "still here"
+
+    result = await loop.run(*request_for(interrupts))
+    assert (result.code, result.error) == ("tool", "KeyboardInterrupt: not from a keyboard")
+    for body in (stops, throws_later):
+        assert (await loop.run(*request_for(body))).content == "still here"
+
+
 @pytest.mark.spec("OURS-5", "TOOL-24")
 async def test_cancellation_reaches_the_body_or_keeps_it_from_starting(loop: ToolLoop, request_for: Make) -> None:
     begun, ended, ran = threading.Event(), threading.Event(), threading.Event()

@@ -1,0 +1,175 @@
+"""The actors of one runtime on Ray: joining or starting Ray, creating them, asking them, ending them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+import threading
+from typing import Any
+
+from ..protocol.config import Placement, Topology
+from ..protocol.errors import ConfigurationError
+from .cell import AGENT, CHECKPOINTER, SUPERVISOR, TOOLS
+from .logs import LogSettings, prune, summary
+
+logger = logging.getLogger("umbel.runtime")
+START_SECONDS = 120.0
+CLOSE_SECONDS = 3.0
+REPORT_SECONDS = 1.0
+
+
+class RayActors:
+    """Starts (or joins) Ray and creates the default actors; pools for special placements come when first asked for.
+
+    Args:
+        topology: which actors there are, every choice made.
+        namespace: first part of their names.
+        address: of a Ray cluster; see :func:`connect`.
+        options: for ``ray.init``.
+    """
+
+    def __init__(self, topology: Topology, namespace: str, address: str | None, options: dict[str, Any]) -> None:
+        self.namespace = namespace
+        self._shape = topology
+        self._logs = LogSettings.from_environment()
+        self._handles: dict[str, Any] = {}
+        self._pools: set[str] = set()
+        self._lock = threading.Lock()
+        self._owns_ray = connect(address, options)
+        self._create_default()
+
+    def ensure_pools(self, definition: Any) -> None:
+        """Create the actors for the placements that a definition asks for, unless they exist.
+
+        Raises:
+            ConfigurationError: the cluster can never place one of them.
+        """
+        config = definition.config
+        wanted = [(AGENT, config.placement)] + [(TOOLS, tool.placement) for tool in config.tools]
+        for role, placement in wanted:
+            if isinstance(placement, Placement) and placement.pool != "default":
+                with self._lock:
+                    self._create_pool(role, placement)
+        for tool in config.tools:
+            if tool.agent is not None:
+                self.ensure_pools(tool.agent)
+
+    def reports(self) -> dict[str, Any]:
+        """What every actor process is doing (its ``Pong``), by name."""
+        import ray
+
+        return {name: json.loads(ray.get(handle.report.remote())) for name, handle in sorted(self._handles.items())}
+
+    def shut_down(self) -> None:
+        """End the actors, and Ray if it was started here; blocks for a moment."""
+        import ray
+
+        if ray.is_initialized():
+            self._sum_up_logs()
+            closing = [handle.close.remote() for handle in self._handles.values()]
+            ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)  # they end workers, close stores
+        if self._owns_ray:
+            ray.shutdown()
+        elif ray.is_initialized():
+            for handle in self._handles.values():
+                ray.kill(handle)
+        self._handles.clear()
+
+    def _create_default(self) -> None:
+        import ray
+
+        shape = self._shape
+        beside = [AGENT] if shape.colocate_agents else []
+        for shard in range(shape.supervisors or 1):
+            self._create(f"{SUPERVISOR}/default/{shard}", [SUPERVISOR, *beside])
+        for shard in range(0 if shape.colocate_agents else shape.agents):
+            self._create(f"{AGENT}/default/{shard}", [AGENT])
+        for shard in range(shape.tool_executors):
+            self._create(f"{TOOLS}/default/{shard}", [TOOLS])
+        self._create(f"{CHECKPOINTER}/default/0", [CHECKPOINTER])
+        ray.get([handle.hello.remote() for handle in self._handles.values()], timeout=START_SECONDS)
+
+    def _create_pool(self, role: str, placement: Placement) -> None:
+        if f"{role}/{placement.pool}" in self._pools:
+            return
+        check_resources(role, placement)
+        self._pools.add(f"{role}/{placement.pool}")
+        for shard in range(placement.replicas):
+            self._create(f"{role}/{placement.pool}/{shard}", [role], placement)
+
+    def _create(self, name: str, roles: list[str], placement: Placement | None = None) -> None:
+        from .host import NAMESPACE, OPTIONS, Host, actor_name
+
+        options: dict[str, Any] = {**OPTIONS, "name": actor_name(self.namespace, name), "namespace": NAMESPACE}
+        if placement is not None:
+            options |= {"num_cpus": placement.cpus, "num_gpus": placement.gpus, "resources": dict(placement.resources)}
+        actor: Any = Host
+        self._handles[name] = actor.options(**options).remote(
+            self.namespace, name, roles, self._shape.model_dump_json(), self._logs.model_dump_json()
+        )
+
+    def _sum_up_logs(self) -> None:
+        """One line about what the actors logged; those that do not answer at once are left out."""
+        import ray
+
+        asked = [handle.report.remote() for handle in self._handles.values()]
+        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=REPORT_SECONDS)
+        facts = []
+        for answer in answered:
+            with contextlib.suppress(ray.exceptions.RayError):  # it died: its file is still there
+                facts.append(json.loads(ray.get(answer))["stats"]["log"])
+        line = summary(facts)
+        if line is not None:
+            logger.warning(line)
+        prune(self._logs.folder)
+
+
+def check_resources(role: str, placement: Placement) -> None:
+    """Refuse what this cluster can never give; Ray would wait for it for ever.
+
+    Raises:
+        ConfigurationError: the cluster as a whole has less of something than one actor asks for.
+    """
+    import ray
+
+    having = ray.cluster_resources()  # type: ignore[no-untyped-call]  # of Ray
+    wanted = {"CPU": placement.cpus, "GPU": placement.gpus, **placement.resources}
+    short = [
+        f"{name} {amount:g} (there is {having.get(name, 0):g})"
+        for name, amount in wanted.items()
+        if amount > having.get(name, 0)
+    ]
+    if short:
+        raise ConfigurationError(f"the cluster cannot place a {role} actor that needs {', '.join(short)}")
+
+
+def connect(address: str | None, options: dict[str, Any]) -> bool:
+    """Join a Ray cluster or start a local one. Returns whether this process now owns the connection.
+
+    Raises:
+        ConfigurationError: the address does not answer.
+    """
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default of 15 lets any other process starve the actors
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    if ray.is_initialized():
+        return False
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    settings: dict[str, Any] = {"namespace": "umbel", "logging_level": "ERROR", "log_to_driver": False, **options}
+    if address in (None, "local"):
+        settings = {"include_dashboard": False, **settings}
+        # A local Ray dies with this process; its side processes then wait this long for a server that is gone (default 60).
+        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
+        if sys.stderr.isatty():
+            sys.stderr.write("umbel: starting a local Ray (a few seconds)...\n")
+    try:
+        ray.init(address=address, **settings)
+    except ConnectionError as error:
+        raise ConfigurationError(
+            f"no Ray cluster answers at {address!r}: {error}. Start one with 'ray start --head', or leave the address out"
+        ) from error
+    return True
