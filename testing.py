@@ -62,7 +62,7 @@ class ScriptedModel:
         validate_history(messages)
         turn = self._turn(messages)
         if isinstance(turn, Exception):
-            raise turn
+            raise turn.with_traceback(None)  # one object, raised in many runs, would collect all their frames
         reply = turn(messages) if callable(turn) else turn
         return reply if reply.usage is not None else reply.evolve(usage=_usage(messages, reply))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import OrderedDict
 from typing import Any
+from weakref import WeakKeyDictionary, finalize
 
 from ...protocol.commands import ForgetRuns, ThinkReply, ThinkRequest
 from ...protocol.errors import MalformedResponse, ModelError
@@ -30,7 +33,8 @@ class AgentActor:
         self._definitions = definitions
         self._limit = conversations
         self._conversations: OrderedDict[str, list[Message]] = OrderedDict()
-        self._models: dict[tuple[str, bool], tuple[Any, Any, RetryPolicy]] = {}
+        self._policies: WeakKeyDictionary[Any, RetryPolicy] = WeakKeyDictionary()
+        self._opened: WeakKeyDictionary[Any, dict[bool, Any]] = WeakKeyDictionary()  # models that were given as text
 
     async def think(self, request: ThinkRequest, caller: Caller) -> ThinkReply:
         """One model call, retried by the agent's policy.
@@ -43,7 +47,7 @@ class AgentActor:
         if conversation is None:
             return ThinkReply.trusted(need_conversation=True)
         agent = self._definitions.get(request.definition)
-        model, policy = self._model(request.definition, agent, request.auxiliary)
+        model, policy = self._model(agent, request.auxiliary)
         settings = {**agent.model_settings, **request.model_kwargs}
         tools = agent.tool_schemas if request.use_tools and agent.tool_schemas else None
         retrying = RetryingModel(model, policy, on_retry=lambda notice: caller.send(_retry_event(notice)))
@@ -62,9 +66,11 @@ class AgentActor:
 
     async def close(self) -> None:
         """Close every model's connections."""
-        for _, model, _ in self._models.values():
+        given = [model for agent in self._policies for model in (agent.config.model, agent.config.auxiliary_model)]
+        for model in (*given, *(model for models in self._opened.values() for model in models.values())):
             await aclose(model)
-        self._models.clear()
+        self._policies.clear()
+        self._opened.clear()
 
     def _conversation(self, request: ThinkRequest) -> list[Message] | None:
         known = self._conversations.get(request.run_id) if request.base else None
@@ -78,19 +84,30 @@ class AgentActor:
             known.extend(request.messages)
         return known
 
-    def _model(self, definition: str, agent: Any, auxiliary: bool) -> tuple[Any, RetryPolicy]:
-        key = (definition, auxiliary)
-        kept = self._models.get(key)
-        if kept is not None and kept[0] is agent:
-            return kept[1], kept[2]
+    def _model(self, agent: Any, auxiliary: bool) -> tuple[Any, RetryPolicy]:
         config = agent.config
-        spec = config.auxiliary_model if auxiliary and config.auxiliary_model is not None else config.model
-        model = resolve_model(spec, **config.model_kwargs) if isinstance(spec, str) else spec
+        model = config.auxiliary_model if auxiliary and config.auxiliary_model is not None else config.model
+        if isinstance(model, str):
+            model = self._open(agent, model, auxiliary)
         if not hasattr(model, "complete"):
             raise ModelError(f"{type(model).__name__} is not a model: it has no complete()")
-        policy = RetryPolicy.of(config.model_retry)
-        self._models[key] = (agent, model, policy)
+        policy = self._policies.get(agent)
+        if policy is None:
+            policy = self._policies[agent] = RetryPolicy.of(config.model_retry)
         return model, policy
+
+    def _open(self, agent: Any, name: str, auxiliary: bool) -> Any:
+        opened = self._opened.setdefault(agent, {})
+        if auxiliary not in opened:
+            opened[auxiliary] = model = resolve_model(name, **agent.config.model_kwargs)
+            finalize(agent, _close_soon, asyncio.get_running_loop(), model).atexit = False
+        return opened[auxiliary]
+
+
+def _close_soon(loop: asyncio.AbstractEventLoop, model: Any) -> None:
+    """Close the connections of a model whose agent nobody has any more."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed, and they with it
+        loop.call_soon_threadsafe(lambda: asyncio.ensure_future(aclose(model), loop=loop))
 
 
 async def _forward(chunks: Any, caller: Caller) -> Any:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from typing import Any
 
 from ...protocol.commands import CancelRun, ForgetRuns, RunFinished, RunsCancelled, StartRun
-from ...protocol.state import AgentState
 from ..definitions import Definitions
 from ..frames import Caller, Channel
 from .loop import run_turn
@@ -66,7 +64,7 @@ class SupervisorActor:
         return len(chosen)
 
     async def _run(self, request: StartRun, agent: Any, caller: Caller) -> RunFinished:
-        run = Run(request, agent, caller, self._peers, opening_state(request, agent), self._forget)
+        run = Run(request, agent, caller, self._peers, self._forget)
         self._runs[request.run_id] = run
         limits = [seconds for seconds in (request.timeout, agent.config.time_budget_seconds) if seconds is not None]
         deadline = asyncio.get_running_loop().call_later(min(limits), run.stop, "time_budget") if limits else None
@@ -91,13 +89,4 @@ def _matches(request: StartRun, message: CancelRun) -> bool:
     return wanted != (None, None, None) and all(
         value is None or value == having
         for value, having in zip(wanted, (request.run_id, request.thread_id, request.definition), strict=True)
-    )
-
-
-def opening_state(request: StartRun, agent: Any) -> AgentState:
-    """The state of a turn before its first message."""
-    config = agent.config
-    now = datetime.now(UTC)
-    return agent.blank_state.evolve(  # type: ignore[no-any-return]
-        run_id=request.run_id, metadata={**config.metadata, **request.metadata}, started_at=now, updated_at=now
     )

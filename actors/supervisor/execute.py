@@ -11,7 +11,7 @@ from ...protocol.commands import ExecuteCall, RunFinished, StartRun, ToolProgres
 from ...protocol.errors import PeerLost, UmbelError
 from ...protocol.events import ToolCompleteEvent, ToolProgressEvent, ToolStartEvent
 from ...protocol.messages import Message, ModelResponse, ToolCall, ToolResult
-from ...protocol.state import ToolExecution
+from ...protocol.state import ReasoningStep, ToolExecution
 from ..tools.executor import unknown_tool_text
 from .run import Run
 
@@ -46,6 +46,7 @@ async def execute(run: Run, response: ModelResponse) -> str | None:
         await dispatch(run, [slot for slot in slots if slot.result is None and slot.twin is None])
     finally:
         fold(run, slots)  # also when the run is stopped: every call of the conversation has a result
+    record(run, response, slots)
     failed = all(slot.result is not None and slot.result.error is not None for slot in slots)
     run.bad_batches = run.bad_batches + 1 if failed else 0
     return "tool_errors" if run.bad_batches >= run.config.max_consecutive_tool_errors else None
@@ -132,11 +133,12 @@ async def call_tool(run: Run, slot: Slot) -> ToolResult:
         grace=run.config.cancel_grace_seconds,
         state=run.state_for(slot.tool),
     )
+    heard = (lambda part: progress(run, slot, part)) if run.watched and slot.tool.emits_progress else None
     for attempt in range(ATTEMPTS):
         channel = run.peers.tools(slot.tool, run.id)
         channel.define(run.request.definition, run.peers.blob)
         try:
-            reply: ToolReply = await channel.request(message, on_partial=lambda part: progress(run, slot, part))
+            reply: ToolReply = await channel.request(message, on_partial=heard)
         except PeerLost as lost:
             if attempt + 1 < ATTEMPTS and (slot.tool.idempotent or lost.delivered == "no"):
                 message = message.evolve(apart=lost.delivered != "no")  # if it was this call, it shall not do so again
@@ -182,8 +184,8 @@ async def call_agent(run: Run, slot: Slot) -> ToolResult:
 
 
 def progress(run: Run, slot: Slot, part: Any) -> None:
-    """A tool says how far it is; heard only if the tool was declared to."""
-    if isinstance(part, ToolProgress) and slot.tool.emits_progress:
+    """A tool says how far it is."""
+    if isinstance(part, ToolProgress):
         run.emit(
             ToolProgressEvent,
             tool_name=slot.call.name,
@@ -226,6 +228,18 @@ def fold(run: Run, slots: list[Slot]) -> None:
             complete(run, slot)
     answers = [Message.tool(slot.result) for slot in slots if slot.result is not None]
     run.state = run.state.with_tool_results(executions, answers)
+
+
+def record(run: Run, response: ModelResponse, slots: list[Slot]) -> None:
+    """Keep what this iteration thought and did, for loop detection and for the result."""
+    step = ReasoningStep.trusted(
+        iteration=run.state.iteration,
+        thought=response.content,
+        tool_calls=response.tool_calls,
+        tool_results=tuple(slot.result for slot in slots if slot.result is not None),
+        timestamp=datetime.now(UTC),
+    )
+    run.state = run.state.with_reasoning_step(step)
 
 
 def complete(run: Run, slot: Slot) -> None:

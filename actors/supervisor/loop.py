@@ -4,7 +4,7 @@
     boundary  stop?  told to stop, the user's condition, loops, built-in limits  here
     think     one model call, whole or streamed                                 think.py
     execute   the reply's tool calls, in parallel                               execute.py
-    record    a reasoning step and an iteration checkpoint                      here, thread.py
+    save      an iteration checkpoint, where the run is durable                 thread.py
     terminate summary where one is due, final save, last event, outcome         terminate.py
 
 A turn always ends here, with one outcome, whatever happened: an answer, a limit, a cancel from outside, an exception.
@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import UTC, datetime
 
 from ...protocol.events import CustomEvent
 from ...protocol.messages import Message, ModelResponse
 from ...protocol.results import RunOutcome
-from ...protocol.state import ReasoningStep
 from .execute import execute
 from .run import Run
 from .terminate import terminate
@@ -44,6 +42,7 @@ async def run_turn(run: Run) -> RunOutcome:
         reason = await iterate(run)
     except asyncio.CancelledError:
         if run.stopping is None:
+            run.forget()
             await save(run, final=True)
             raise
         reason = run.stopping
@@ -64,14 +63,11 @@ async def iterate(run: Run) -> str:
         response = await think(run)
         run.last_text = response.content or ""
         run.no_tool_calls = not response.tool_calls
-        if response.tool_calls:
-            reason = await execute(run, response)
-            record(run, response)
-        else:
-            reason = answer(run, response)
+        reason = await execute(run, response) if response.tool_calls else answer(run, response)
         if reason is not None:
             return reason
-        await save(run)
+        if run.is_durable:
+            await save(run)
 
 
 def boundary(run: Run) -> str | None:
@@ -99,19 +95,6 @@ def answer(run: Run, response: ModelResponse) -> str | None:
     run.no_tool_calls = False
     run.state = run.state.with_message(Message.user(EMPTY_REPLY, automated=True))
     return None
-
-
-def record(run: Run, response: ModelResponse) -> None:
-    """Keep what this iteration thought and did, for loop detection and for the result."""
-    done = run.state.tool_executions[-len(response.tool_calls) :]
-    step = ReasoningStep.trusted(
-        iteration=run.state.iteration,
-        thought=response.content,
-        tool_calls=run.state.last_tool_calls,
-        tool_results=tuple(run.results_of(done)),
-        timestamp=datetime.now(UTC),
-    )
-    run.state = run.state.with_reasoning_step(step)
 
 
 def warn_of_loop(run: Run) -> None:

@@ -7,16 +7,16 @@ import contextlib
 import copy
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from ...protocol.codec import to_json
 from ...protocol.commands import StartRun
 from ...protocol.events import Event
-from ...protocol.messages import Message, ModelResponse, ToolCall, ToolResult, Usage
+from ...protocol.messages import Message, ModelResponse, ToolCall, Usage
 from ...protocol.results import Metrics
-from ...protocol.state import AgentState, ToolExecution
+from ...protocol.state import AgentState
 from ..frames import Caller, Channel
 
 
@@ -36,6 +36,7 @@ class Run:
 
     Attributes:
         state: the authoritative state; replaced, never changed.
+        watched: somebody gets its events.
         sent: messages of the conversation that the agent actor holds.
         bad_batches: batches in a row whose every call failed.
         empty_replies: unusable replies in a row.
@@ -49,7 +50,6 @@ class Run:
         agent: Any,
         caller: Caller,
         peers: Peers,
-        state: AgentState,
         forget: Callable[[Channel, str], None],
     ) -> None:
         self.request = request
@@ -57,8 +57,9 @@ class Run:
         self.config = agent.config
         self.caller = caller
         self.peers = peers
-        self.state = state
+        self.state: AgentState = agent.blank_state
         self.id = request.run_id
+        self.watched = request.events
         self.agent_channel: Channel | None = None
         self.termination = copy_of(agent.config.termination)
         self.termination_reason: str | None = None
@@ -81,19 +82,18 @@ class Run:
     # events
 
     def emit(self, event_class: type[Event], **fields: Any) -> None:
-        """Give the run's subscriber an event, if there is one; the sequence number counts either way."""
-        seq = self._seq
-        self._seq += 1
-        if self.request.events:
+        """Give the run's subscriber an event, if there is one."""
+        if self.watched:
             event = event_class.trusted(
                 timestamp=datetime.now(UTC),
                 agent_name=self.agent.label,
                 run_id=self.id,
-                seq=seq,
+                seq=self._seq,
                 thread_id=self.request.thread_id,
                 parent_run_id=self.request.parent_run_id,
                 **fields,
             )
+            self._seq += 1
             self.caller.send(event)
 
     # being stopped
@@ -117,6 +117,11 @@ class Run:
     # facts
 
     @property
+    def is_durable(self) -> bool:
+        """Its thread is stored."""
+        return self.request.thread_id is not None and self.config.checkpointer is not None
+
+    @property
     def opened(self) -> bool:
         """Whether the conversation holds this turn's prompt."""
         return bool(self.state.messages)
@@ -129,13 +134,6 @@ class Run:
     def state_for(self, tool: Any) -> bytes | None:
         """The state as JSON, for a tool that takes the context."""
         return to_json(self.state) if tool.wants_context else None
-
-    def results_of(self, executions: tuple[ToolExecution, ...]) -> Iterator[ToolResult]:
-        """Executions as the results that the loop rule compares."""
-        for done in executions:
-            yield ToolResult.trusted(
-                tool_call_id=done.tool_call_id, name=done.tool_name, content=done.result or "", error=done.error
-            )
 
     def forget(self) -> None:
         """The agent actor may drop the conversation."""

@@ -82,11 +82,31 @@ def keep_partial(run: Run) -> None:
 
 def finish(run: Run, reason: str, message: str, error: Exception | None) -> RunOutcome:
     """The terminate event, and the outcome."""
-    state = run.state
+    if run.watched:
+        tell_end(run, reason, message, error)
     wire = None
     if error is not None:
         known = error if isinstance(error, UmbelError) else RunFailed(describe(error), type=type(error).__name__)
         wire = known.to_wire()
+    return RunOutcome.trusted(
+        run_id=run.id,
+        thread_id=run.request.thread_id,
+        stop_reason=normalise_stop_reason(reason),
+        reason=reason,
+        message=message,
+        error=wire,
+        error_type=None if error is None else type(error).__name__,
+        error_traceback=None if error is None else "".join(traceback.format_exception(error))[-4_000:],
+        metrics=run.metrics(),
+        state=run.state.durable(final=True) if run.request.full else None,
+        started_at=run.started_at,
+        completed_at=datetime.now(UTC),
+    )
+
+
+def tell_end(run: Run, reason: str, message: str, error: Exception | None) -> None:
+    """The last event of a run."""
+    state = run.state
     run.emit(
         TerminateEvent,
         reason=reason,
@@ -98,20 +118,6 @@ def finish(run: Run, reason: str, message: str, error: Exception | None) -> RunO
         cost_usd=cost(state),
         reported_cost_usd=state.reported_cost_usd if state.reported_cost_calls else None,
         error=None if error is None else describe(error),
-    )
-    return RunOutcome.trusted(
-        run_id=run.id,
-        thread_id=run.request.thread_id,
-        stop_reason=normalise_stop_reason(reason),
-        reason=reason,
-        message=message,
-        error=wire,
-        error_type=None if error is None else type(error).__name__,
-        error_traceback=None if error is None else "".join(traceback.format_exception(error))[-4_000:],
-        metrics=run.metrics(),
-        state=state.durable(final=True) if run.request.full else None,
-        started_at=run.started_at,
-        completed_at=datetime.now(UTC),
     )
 
 

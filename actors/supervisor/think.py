@@ -35,8 +35,9 @@ async def call_model(run: Run, *, use_tools: bool = True, auxiliary: bool = Fals
     base = run.sent
     messages = run.state.messages
     run.partial_text = ""
+    heard = (lambda part: partial(run, part)) if run.watched else None
     while True:
-        channel = run.peers.agent(run.agent, run.id, attempt)
+        channel = run.agent_channel if base and run.agent_channel is not None else run.peers.agent(run.agent, run.id, attempt)
         run.agent_channel = channel
         channel.define(run.request.definition, run.peers.blob)
         request = ThinkRequest.trusted(
@@ -50,7 +51,7 @@ async def call_model(run: Run, *, use_tools: bool = True, auxiliary: bool = Fals
             model_kwargs=run.request.model_kwargs,
         )
         try:
-            reply: ThinkReply = await channel.request(request, on_partial=lambda part: partial(run, part))
+            reply: ThinkReply = await channel.request(request, on_partial=heard)
         except PeerLost:
             attempt += 1
             if attempt >= ATTEMPTS or run.partial_text:

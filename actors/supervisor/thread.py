@@ -25,17 +25,24 @@ async def open_turn(run: Run) -> None:
         run.stop("cancelled")
     system = system_message(run)
     earlier: tuple[Message, ...] = ()
+    metadata = {**run.config.metadata, **run.request.metadata}
     if durable(run):
         run.checkpoint = await load(run)
         if run.checkpoint is not None:
             earlier = close_open_calls(run.checkpoint.state.messages)
-            run.state = run.state.evolve(metadata={**run.checkpoint.state.metadata, **run.state.metadata})
+            metadata = {**run.checkpoint.state.metadata, **metadata}
     if not earlier:
         earlier = (system,) if system is not None else ()
     elif earlier[0].role == "system" and system is not None:
         earlier = (system, *earlier[1:])
     prompt = Message.trusted(role="user", content=run.request.prompt)
-    run.state = run.state.evolve(messages=(*earlier, prompt))
+    run.state = run.agent.blank_state.evolve(
+        run_id=run.id,
+        messages=(*earlier, prompt),
+        metadata=metadata,
+        started_at=run.started_at,
+        updated_at=run.started_at,
+    )
 
 
 def system_message(run: Run) -> Message | None:
@@ -86,12 +93,12 @@ async def load(run: Run) -> Baseline | None:
 
 async def save(run: Run, *, final: bool = False, reason: str | None = None) -> None:
     """Store the state as it is now. The save names the checkpoint it continues, so two writers cannot overwrite each other."""
-    if run.request.thread_id is None or run.config.checkpointer is None or not run.opened:
+    if not run.is_durable or not run.opened:
         return
     message, baseline = build_save(
         run.state,
         store=run.config.checkpointer,
-        thread_id=run.request.thread_id,
+        thread_id=run.request.thread_id or "",
         checkpoint_id=os.urandom(16).hex(),
         created_at=time.time(),
         baseline=run.checkpoint,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Reporter = Callable[[float, float | None, str | None], bool]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: one is made for every call, and freezing would triple its cost
 class ToolContext:
     """Given to a tool that has a parameter ``ctx``, ``context`` or one annotated ``ToolContext``.
 

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any
 
 from ...protocol.errors import InvalidArguments, ToolError, ToolTimeout, UmbelError
-from ...protocol.messages import ToolCall, ToolResult
+from ...protocol.messages import ToolCall, ToolResult, clean_text
 from .context import ToolContext, enter, leave
 from .decorator import Tool
 from .output import ToolOutput, error_text, text_of
@@ -138,7 +138,7 @@ def succeeded(call: ToolCall, value: Any, started: float) -> ToolResult:
     text = text_of(value)
     spent = (perf_counter() - started) * 1e3
     if not isinstance(value, ToolOutput):
-        return ToolResult(tool_call_id=call.id, name=call.name, content=text, duration_ms=spent)
+        return ToolResult.trusted(tool_call_id=call.id, name=call.name, content=clean_text(text), duration_ms=spent)
     failure = {"error": text or "The tool reported an error.", "code": REPORTED} if value.is_error else {"content": text}
     return ToolResult(
         tool_call_id=call.id,

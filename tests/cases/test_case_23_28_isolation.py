@@ -203,7 +203,7 @@ HOSTILE = [
 
 def crowd(runtime: Runtime, ledger: Path, count: int = 4) -> list[asyncio.Future[AgentResult]]:
     """Other runs that go on at the same time, each with an async and a sync call."""
-    runs = []
+    runs: list[asyncio.Future[AgentResult]] = []
     for number in range(count):
         arguments = {"ledger": str(ledger), "name": f"other-{number}"}
         script = [tool_calls(("good", arguments), ("good_sync", arguments)), text(f"done {number}")]
