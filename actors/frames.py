@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Any, Protocol
 
 from ..protocol.codec import unpack
@@ -13,7 +13,8 @@ from ..protocol.messages import Frozen
 
 FRAME_BYTES = 80_000
 FRAME_VERSION = 1
-OK, WRONG_EPOCH, STALE_SENDER = 0, 1, 2
+WINDOW = 4  # frames of one link under way at once
+OK, WRONG_EPOCH, STALE_SENDER, FORGOTTEN = 0, 1, 2, 3
 
 Frames = tuple[bytes, Sequence[bytes]]
 Envelope = tuple[int, str, bytes]
@@ -32,6 +33,7 @@ class Transport(Protocol):
     async def deliver(self, frame: bytes, large: Sequence[bytes]) -> Frames: ...
     async def collect(self, frame: bytes) -> Frames: ...
     async def control(self, frame: bytes) -> None: ...
+    def close(self) -> None: ...
 
 
 class Channel(Protocol):
@@ -63,26 +65,37 @@ def failure(error: BaseException) -> Failure:
 
 
 def cut(
-    queue: deque[Envelope], skip: Callable[[Envelope], bool] | None = None, *, by_reference: bool = True
+    queue: deque[Envelope], wanted: Container[int] | None = None, *, by_reference: bool = True
 ) -> tuple[list[Envelope], list[Any], list[bytes]]:
-    """Take envelopes worth one frame off ``queue``: (taken, as they go into the frame, blobs that go beside it)."""
+    """Take envelopes worth one frame off ``queue``: (taken, as they go into the frame, blobs that go beside it).
+
+    Requests whose numbers are not ``wanted`` any more are dropped.
+    """
     taken: list[Envelope] = []
     wire: list[Any] = []
     large: list[bytes] = []
     size = 0
-    while queue and size < FRAME_BYTES:
-        envelope = queue.popleft()
-        if skip is not None and skip(envelope):
-            continue
-        taken.append(envelope)
+    while queue:
+        envelope = queue[0]
         number, kind, blob = envelope
-        if len(blob) > FRAME_BYTES and by_reference:
+        if wanted is not None and number and number not in wanted:
+            queue.popleft()
+            continue
+        length = len(blob)
+        if length > FRAME_BYTES and by_reference:
+            # So that one frame never keeps more than about 80 MB alive.
+            size += 1_000 + length // 1_000
+        else:
+            size += length + 40
+        if size > FRAME_BYTES and taken:
+            break
+        queue.popleft()
+        taken.append(envelope)
+        if length > FRAME_BYTES and by_reference:
             wire.append((number, kind, len(large)))
             large.append(blob)
-            size += 1_000 + len(blob) // 1_000  # so that one frame never keeps more than about 80 MB alive
         else:
             wire.append(envelope)
-            size += len(blob) + 40
     return taken, wire, large
 
 

@@ -9,39 +9,30 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..protocol.codec import decode, encode, pack
-from ..protocol.commands import Define, Failure
-from ..protocol.errors import DeadlineExceeded, PeerLost, ProtocolError, StaleEpoch, UmbelError, from_wire
+from ..protocol.codec import encode, pack
+from ..protocol.commands import Define
+from ..protocol.errors import DeadlineExceeded, PeerLost, ProtocolError, StaleEpoch, UmbelError
 from ..protocol.messages import Frozen
 from .frames import (
+    FORGOTTEN,
     FRAME_VERSION,
     OK,
     STALE_SENDER,
+    WINDOW,
     WRONG_EPOCH,
     Envelope,
     Observer,
     Transport,
     Unreachable,
-    body,
     cut,
-    failure,
     read_frame,
 )
 from .local_link import LocalLink
+from .open_requests import OpenRequests, again
 
 __all__ = ["Link", "LocalLink"]
+WORTH_A_CALL = 32  # messages that have queued up, before a further frame leaves while others are under way
 logger = logging.getLogger("umbel.mailbox")
-
-
-class _Open:
-    """A request that has no reply yet."""
-
-    __slots__ = ("future", "on_partial", "sent")
-
-    def __init__(self, future: asyncio.Future[Any], on_partial: Observer | None) -> None:
-        self.future = future
-        self.on_partial = on_partial
-        self.sent = False
 
 
 class Link:
@@ -71,24 +62,23 @@ class Link:
         self.peer = peer
         self.stats = {"messages": 0, "frames": 0, "polls": 0, "restarts": 0}
         self._name = name
-        self._epoch = epoch
-        self._peer_epoch = 0
+        self._session = (epoch, 0)  # this side's epoch, and the peer's, once it is known
         self._transport = transport
         self._capacity = capacity
         self._backoff = backoff
         self._eager = eager
-        self._numbers = itertools.count(1)
-        self._calls = itertools.count(1)
+        self._polls = itertools.count(1)
         self._frame = 0
+        self._under_way: dict[int, list[Envelope]] = {}  # frames of this incarnation of the peer
+        self._pump_names = itertools.count(1)
+        self._pumps = 0
+        self._fresh = False  # a pump has been started and has not taken its first frame
         self._control_frame = 0
-        self._cursor = 0
         self._resume = False  # replies may have been lost with a failed collect
-        self._early: dict[int, tuple[list[Any], Sequence[bytes]]] = {}
         self._queue: deque[Envelope] = deque()
         self._urgent: deque[Envelope] = deque()
         self._cancelled: list[int] = []
-        self._open: dict[int, _Open] = {}
-        self._sent = 0  # open requests that the peer has been sent
+        self._requests = OpenRequests(peer)
         self._definitions: dict[str, Callable[[str], bytes]] = {}
         self._introduced = False  # this incarnation of the peer has been sent the definitions
         self._waiting: deque[asyncio.Future[None]] = deque()  # for room in the queue
@@ -140,33 +130,28 @@ class Link:
     ) -> tuple[int, asyncio.Future[Any]]:
         """:meth:`request` for those who wait themselves: (number for :meth:`abandon`, future). It heeds no back-pressure."""
         if self._gone is not None:
-            raise _again(self._gone, sent=False)
+            raise again(self._gone, sent=False)
         kind, blob = encode(message)
-        number = next(self._numbers)
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._open[number] = _Open(future, on_partial)
+        number, future = self._requests.add(on_partial)
         self._post((number, kind, blob), urgent)
         return number, future
 
     def abandon(self, number: int) -> None:
         """Nobody waits for this request any more: the peer is told to stop it."""
-        entry = self._open.pop(number, None)
-        if entry is not None and entry.sent:
-            self._sent -= 1
-            if self._gone is None:
-                self._cancelled.append(number)
-                self._run("control", self._control)
-
-    @property
-    def full(self) -> bool:
-        """Whether :meth:`request` would have to wait before it sends."""
-        return len(self._queue) >= self._capacity
+        if self._requests.drop(number) and self._gone is None:
+            self._cancelled.append(number)
+            self._run("control", self._control)
 
     async def told(self, seconds: float = 1.0) -> None:
         """Until the peer has been told of what was abandoned, at most ``seconds``."""
         task = self._tasks.get("control")
         if task is not None:
             await asyncio.wait({task}, timeout=seconds)
+
+    @property
+    def full(self) -> bool:
+        """Whether :meth:`request` would have to wait before it sends."""
+        return len(self._queue) >= self._capacity
 
     async def ready(self) -> None:
         """Until the queue has room; those who wait take turns."""
@@ -206,16 +191,27 @@ class Link:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._transport.close()
 
     # sending
 
     def _post(self, envelope: Envelope, urgent: bool = False) -> None:
-        (self._urgent if urgent else self._queue).append(envelope)
-        self.stats["messages"] += 1
-        self._run("control" if urgent else "pump", self._control if urgent else self._pump)
+        if urgent:
+            self._urgent.append(envelope)
+            self._run("control", self._control)
+            return
+        self._queue.append(envelope)
+        if not self._fresh and (not self._pumps or (len(self._queue) >= WORTH_A_CALL and self._pumps < WINDOW)):
+            self._start_pump()
+
+    def _start_pump(self) -> None:
+        """Frames leave on the next tick, so that one burst is one frame."""
+        self._fresh = True
+        self._pumps += 1
+        self._run(f"pump {next(self._pump_names)}", self._pump)
 
     def _run(self, what: str, job: Callable[[], Any]) -> None:
-        """Start a background job of this link unless it runs already; it starts on the next tick, so one burst is one frame."""
+        """Start a background job of this link unless it runs already."""
         if what not in self._tasks:
             self._tasks[what] = asyncio.get_running_loop().create_task(self._guarded(what, job))
 
@@ -231,147 +227,126 @@ class Link:
             self._tasks.pop(what, None)  # in the very step that saw nothing to do: whoever posts next starts the job again
 
     async def _pump(self) -> None:
-        while self._queue and self._gone is None:
-            if not self._peer_epoch:
-                await self._meet()
-                continue
-            if not self._introduced:
-                self._introduce()
-            taken, wire, large = cut(self._queue, self._is_dead)
-            self._admit()
-            self._mark_sent(taken)
-            if self._eager and self._sent:
-                self._run("collect", self._collect)
-            if taken:
-                await self._deliver(taken, wire, large)
-            if self._sent:
-                self._run("collect", self._collect)
+        """Send frames until the queue is empty; of several pumps only one goes on when the queue is short."""
+        fresh = True
+        try:
+            while self._queue and self._gone is None and (self._pumps == 1 or len(self._queue) >= WORTH_A_CALL):
+                if not self._session[1] or self._meeting is not None:
+                    await self._meet()
+                    continue
+                fresh = self._fresh = False
+                await self._send_frame()
+        finally:
+            self._pumps -= 1
+            if fresh:
+                self._fresh = False
 
-    def _is_dead(self, envelope: Envelope) -> bool:
-        return envelope[0] != 0 and envelope[0] not in self._open
-
-    def _mark_sent(self, envelopes: list[Envelope]) -> None:
-        for number, _, _ in envelopes:
-            if number:
-                self._open[number].sent = True
-                self._sent += 1
+    async def _send_frame(self) -> None:
+        if not self._introduced:
+            self._introduce()
+        taken, wire, large = cut(self._queue, self._requests.by_number)
+        self._admit()
+        self._requests.mark_sent(taken)
+        self.stats["messages"] += len(taken)
+        if len(self._queue) >= WORTH_A_CALL and self._pumps < WINDOW:
+            self._start_pump()
+        if self._eager and self._requests.sent:
+            self._run("collect", self._collect)
+        if taken:
+            await self._deliver(taken, wire, large)
+        if self._requests.sent:
+            self._run("collect", self._collect)
 
     async def _deliver(self, taken: list[Envelope], wire: list[Any], large: list[bytes]) -> None:
-        """One frame, resent until this incarnation of the peer has it. What a new one refused unread is queued again."""
+        """One frame, resent until this incarnation of the peer has it."""
         self._frame += 1
-        epoch, frame = self._peer_epoch, self._frame
-        while True:
-            head = (FRAME_VERSION, self._name, self._epoch, epoch, next(self._calls), frame, self._cursor, wire)
+        session, frame, under_way = self._session, self._frame, self._under_way
+        under_way[frame] = taken
+        for attempt in itertools.count(1):
+            head = (FRAME_VERSION, self._name, *session, frame, attempt, self._requests.cursor, wire)
             self.stats["frames"] += 1
             try:
-                status = self._receive(*await self._transport.deliver(pack(head), large))
+                status = self._receive(session, *await self._transport.deliver(pack(head), large))
             except Unreachable:
-                if await self._still(epoch):
+                if await self._still(session):
                     continue
-                return
-            if status == WRONG_EPOCH:
-                self._queue.extendleft(reversed([envelope for envelope in taken if self._take_back(envelope)]))
-                await self._still(epoch)
-            return
+                break
+            if status in {WRONG_EPOCH, FORGOTTEN}:
+                if attempt == 1 and session == self._session:  # an earlier attempt may have run; what followed may be there
+                    self._take_back(frame)
+                await self._renew(session, status)
+            break
+        under_way.pop(frame, None)
 
-    def _take_back(self, envelope: Envelope) -> bool:
-        """Whether an envelope that came back unread must go out again."""
-        if envelope[0]:
-            entry = self._open.get(envelope[0])
-            if entry is None:
-                return False
-            entry.sent = False
-            self._sent -= 1
-        return True
+    def _take_back(self, refused: int) -> None:
+        """The peer refused a frame unread: it is queued again, with those that would have followed it."""
+        under_way = self._under_way
+        numbers = sorted(number for number in under_way if number >= refused)
+        unread = [envelope for number in numbers for envelope in self._requests.take_back(under_way.pop(number))]
+        self._queue.extendleft(reversed(unread))
 
     async def _control(self) -> None:
         while (self._urgent or self._cancelled) and self._gone is None:
-            if not self._peer_epoch:
+            if not self._session[1]:
                 await self._meet()
                 continue
             cancelled, self._cancelled = self._cancelled, []
-            taken, wire, _ = cut(self._urgent, self._is_dead, by_reference=False)
-            self._mark_sent(taken)
+            taken, wire, _ = cut(self._urgent, self._requests.by_number, by_reference=False)
+            self._requests.mark_sent(taken)
+            self.stats["messages"] += len(taken)
             self._control_frame += 1
-            epoch = self._peer_epoch
-            frame = pack((FRAME_VERSION, self._name, self._epoch, epoch, self._control_frame, cancelled, wire))
+            session = self._session
+            frame = pack((FRAME_VERSION, self._name, *session, self._control_frame, cancelled, wire))
             while True:
                 try:
                     await self._transport.control(frame)
                 except Unreachable:
-                    if await self._still(epoch):
+                    if await self._still(session):
                         continue
                 break
-            if self._sent:
+            if self._requests.sent:
                 self._run("collect", self._collect)
 
     # receiving
 
     async def _collect(self) -> None:
-        while self._sent and self._gone is None:
-            epoch = self._peer_epoch
-            head = (FRAME_VERSION, self._name, self._epoch, epoch, next(self._calls), self._cursor, self._resume)
+        while self._requests.sent and self._gone is None:
+            session = self._session
+            head = (FRAME_VERSION, self._name, *session, next(self._polls), self._requests.cursor, self._resume)
             self.stats["polls"] += 1
             try:
-                status = self._receive(*await self._transport.collect(pack(head)))
+                status = self._receive(session, *await self._transport.collect(pack(head)))
             except Unreachable:
-                self._resume = await self._still(epoch)
+                self._resume = await self._still(session)
                 continue
             self._resume = False
-            if status == WRONG_EPOCH:
-                await self._still(epoch)
+            if status in {WRONG_EPOCH, FORGOTTEN}:
+                await self._renew(session, status)
 
-    def _receive(self, data: bytes, large: Sequence[bytes]) -> int:
+    def _receive(self, session: tuple[int, int], data: bytes, large: Sequence[bytes]) -> int:
         _, epoch, status, first, envelopes = read_frame(data, int, int, int, list)
-        if status == STALE_SENDER:
+        if status == STALE_SENDER and session[0] == self._session[0]:
             raise StaleEpoch(f"{self.peer} knows a newer incarnation of {self._name}; this one must stop", peer=self.peer)
-        if status == OK and epoch == self._peer_epoch and envelopes:
-            self._early[first] = (envelopes, large)
-            while self._early and (first := min(self._early)) <= self._cursor + 1:
-                envelopes, large = self._early.pop(first)
-                self._settle_all(envelopes[self._cursor + 1 - first :], large)
+        if status == OK and epoch == session[1] and session == self._session and envelopes:
+            self._requests.receive(first, envelopes, large)
         return int(status)
-
-    def _settle_all(self, envelopes: list[Any], large: Sequence[bytes]) -> None:
-        self._cursor += len(envelopes)
-        for number, kind, part in envelopes:
-            entry = self._open.get(abs(number))
-            if entry is None:
-                continue
-            try:
-                message = decode(kind, part if type(part) is bytes else body(part, large))
-            except ProtocolError as error:
-                message = failure(error)
-            if number < 0 and type(message) is not Failure:
-                self._observe(entry, message)
-                continue
-            del self._open[abs(number)]
-            self._sent -= entry.sent
-            if entry.future.done():
-                continue
-            if type(message) is Failure:
-                entry.future.set_exception(from_wire(message.model_dump()))
-            else:
-                entry.future.set_result(message)
-
-    def _observe(self, entry: _Open, message: Frozen) -> None:
-        if entry.on_partial is None:
-            return
-        try:
-            entry.on_partial(message)
-        except Exception:  # one observer's fault must not break the link for everyone else
-            logger.exception("an observer of %s failed; it gets no more partial replies of this request", self.peer)
-            entry.on_partial = None
 
     # what can go wrong
 
-    async def _still(self, epoch: int) -> bool:
+    async def _still(self, session: tuple[int, int]) -> bool:
         """After a call that failed: whether that incarnation of the peer is there, so that the call can be made again."""
         await self._meet()
-        if self._gone is not None or self._peer_epoch != epoch:
+        if self._gone is not None or self._session != session:
             return False
         await asyncio.sleep(self._backoff)
-        return self._peer_epoch == epoch and self._gone is None
+        return self._session == session and self._gone is None
+
+    async def _renew(self, session: tuple[int, int], status: int) -> None:
+        """The peer does not know the session: it has restarted, or it has forgotten this side, which was away for long."""
+        if status == WRONG_EPOCH:
+            await self._still(session)
+        elif self._session == session:
+            self._begin((session[0] + 1, session[1]))
 
     async def _meet(self) -> None:
         """Learn the peer's epoch, waiting for it to come back; a new one fails what the old one had been sent."""
@@ -387,8 +362,8 @@ class Link:
         finally:
             self._meeting.set_result(None)
             self._meeting = None
-        if epoch != self._peer_epoch and self._gone is None:
-            self._begin(epoch)
+        if epoch != self._session[1] and self._gone is None:
+            self._begin((self._session[0], epoch))
 
     async def _hello(self) -> int:
         delay = self._backoff
@@ -399,17 +374,16 @@ class Link:
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 1.0)
 
-    def _begin(self, epoch: int) -> None:
-        """A new incarnation: it knows nothing, so definitions go first and what the old one was sent has failed."""
-        if self._peer_epoch:
+    def _begin(self, session: tuple[int, int]) -> None:
+        """A peer that knows nothing: definitions go first, and what it had been sent before has failed."""
+        if self._session[1]:
             self.stats["restarts"] += 1
-        lost = PeerLost(f"{self.peer} restarted before it answered", peer=self.peer)
-        self._peer_epoch, self._frame, self._control_frame, self._cursor = epoch, 0, 0, 0
+        self._session = session
+        self._frame = self._control_frame = 0
         self._introduced = self._resume = False
-        self._early.clear()
+        self._under_way = {}
         self._cancelled.clear()
-        for number in [number for number, entry in self._open.items() if entry.sent]:
-            self._fail(number, lost)
+        self._requests.restart(PeerLost(f"{self.peer} restarted, or lost touch, before it answered", peer=self.peer))
 
     def _introduce(self) -> None:
         self._introduced = True
@@ -417,24 +391,9 @@ class Link:
         self._queue = deque([(0, *encode(Define(definition=key, blob=blob(key)))) for key, blob in self._definitions.items()])
         self._queue.extend(queued)
 
-    def _fail(self, number: int, error: UmbelError) -> None:
-        entry = self._open.pop(number)
-        self._sent -= entry.sent
-        if not entry.future.done():
-            entry.future.set_exception(_again(error, entry.sent))
-
     def _fail_all(self, error: UmbelError) -> None:
         self._gone = self._gone or error
-        for number in list(self._open):
-            self._fail(number, error)
+        self._requests.fail_all(error)
         self._queue.clear()
         self._urgent.clear()
         self._admit()
-
-
-def _again(error: UmbelError, sent: bool) -> UmbelError:
-    """The error once more: raising one instance for many requests would keep all their frames alive in its traceback."""
-    copy = from_wire(error.to_wire())
-    if isinstance(copy, PeerLost):
-        copy.details["delivered"] = "unknown" if sent else "no"
-    return copy

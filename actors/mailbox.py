@@ -3,16 +3,18 @@
 One pair of processes shares one link, whatever number of runs talk over it, because a Ray call costs the same whether
 it carries one message or a hundred. The asking side holds a ``Link`` (``link.py``), the answering side a :class:`Mailbox`:
 
-    Link --deliver(frame)--> Mailbox    messages of one loop tick (cut at 80 KB), one frame in flight, so order is kept;
+    Link --deliver(frame)--> Mailbox    messages of one loop tick (cut at 80 KB); while a frame is under way, messages
+                                        gather for the next one, and a few more leave only when many have gathered;
+                                        the mailbox starts frames in their order, whatever order they arrive in;
                                         the call returns whatever replies are ready at once
     Link --collect(cursor)-> Mailbox    a long poll, only while requests are open: slower replies, and partial ones
     Link --control(frame)--> Mailbox    cancellations and urgent messages, past any queue
 
 Every call names the epoch (incarnation) of both sides. A resent frame is recognised by its number, and of two attempts
 at the same call only the later one gets replies. A reply that was lost on the way is sent again until its cursor is
-acknowledged, and a peer that restarted fails what it had been sent with ``PeerLost``: nothing is ever silently run
-twice. A full mailbox keeps ``deliver`` waiting, which fills the link's queue, which makes ``request`` wait: that is the
-back-pressure.
+acknowledged. A peer that restarted, or that was away so long that it was forgotten, fails what it had been sent with
+``PeerLost``: nothing is ever silently run twice. A full mailbox keeps ``deliver`` waiting, which fills the link's queue,
+which makes ``request`` wait: that is the back-pressure.
 
 Inside a process ``LocalLink`` (``local_link.py``) hands over the same (frozen) messages without encoding them.
 """
@@ -20,147 +22,22 @@ Inside a process ``LocalLink`` (``local_link.py``) hands over the same (frozen) 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from ..protocol.codec import decode, encode, pack
+from ..protocol.codec import decode, pack
 from ..protocol.commands import Failure
 from ..protocol.errors import DecodeError, PeerLost, ProtocolError, RequestCancelled, UmbelError, UnknownKind
 from ..protocol.messages import Frozen
-from .frames import FRAME_VERSION, OK, STALE_SENDER, WRONG_EPOCH, Envelope, Frames, Handler, body, cut, failure, read_frame
+from .burst import begun
+from .frames import FORGOTTEN, FRAME_VERSION, OK, STALE_SENDER, WINDOW, WRONG_EPOCH, Frames, Handler, body, failure, read_frame
+from .session import RemoteCaller, Session
 
 POLL_SECONDS = 20.0
 MAX_NUMBER = 2**63
+MAX_FORGOTTEN = 10_000
 logger = logging.getLogger("umbel.mailbox")
-
-
-async def _within(future: asyncio.Future[None], seconds: float) -> None:
-    timer = asyncio.get_running_loop().call_later(seconds, _wake, future)
-    try:
-        await future
-    finally:
-        timer.cancel()
-
-
-def _wake(future: asyncio.Future[None] | None) -> None:
-    if future is not None and not future.done():
-        future.set_result(None)
-
-
-class Session:
-    """What a mailbox keeps for one peer: its running requests, and the replies it has not acknowledged."""
-
-    def __init__(self, peer: str, epoch: int) -> None:
-        self.peer = peer
-        self.epoch = epoch
-        self.frame = 0  # the last one that was started; likewise of control
-        self.control_frame = 0
-        self.delivery = 0  # the latest attempt to deliver; likewise to collect
-        self.collection = 0
-        self.entrance = asyncio.Lock()  # frames start one after the other, also when the mailbox is full
-        self.running: dict[int, RemoteCaller] = {}
-        self.withdrawn: set[int] = set()  # cancelled before they arrived; all of them are in the frame under way
-        self.unsent: deque[Envelope] = deque()
-        self.unacknowledged: deque[Envelope] = deque()
-        self.first_cursor = 1  # of unacknowledged
-        self.delivering = False
-        self.wake: asyncio.Future[None] | None = None  # of a waiting collect
-        self.first_reply: asyncio.Future[None] | None = None  # of a lingering deliver
-        self.drained: asyncio.Event | None = None
-        self.one_way = itertools.count(-1, -1)
-
-    def post(self, number: int, message: Frozen) -> None:
-        kind, blob = encode(message)
-        self.unsent.append((number, kind, blob))
-        if self.first_reply is not None:
-            _wake(self.first_reply)
-        elif not self.delivering:
-            _wake(self.wake)
-
-    def notify(self) -> None:
-        """End a poll."""
-        _wake(self.wake)
-
-    async def linger(self, seconds: float) -> None:
-        """Until the first reply is posted, at most ``seconds``."""
-        self.first_reply = asyncio.get_running_loop().create_future()
-        try:
-            await _within(self.first_reply, seconds)
-        finally:
-            self.first_reply = None
-
-    async def poll(self, seconds: float) -> None:
-        """Until something is posted that no delivery takes along."""
-        self.wake = wake = asyncio.get_running_loop().create_future()
-        await _within(wake, seconds)
-
-    def acknowledge(self, cursor: int) -> None:
-        while self.unacknowledged and self.first_cursor <= cursor:
-            self.unacknowledged.popleft()
-            self.first_cursor += 1
-
-    def rewind(self) -> None:
-        """The peer lost a frame: everything it has not acknowledged is sent again."""
-        self.unsent.extendleft(reversed(self.unacknowledged))
-        self.unacknowledged.clear()
-
-    def take(self) -> tuple[int, list[Any], list[bytes]]:
-        """The next replies: (cursor of the first, envelopes, large blobs)."""
-        first = self.first_cursor + len(self.unacknowledged)
-        taken, wire, large = cut(self.unsent)
-        self.unacknowledged.extend(taken)
-        if self.drained is not None and len(self.unsent) < Mailbox.OUTBOX:
-            self.drained.set()
-        return first, wire, large
-
-    def withdraw(self, number: int) -> None:
-        """Nobody waits for this request any more."""
-        caller = self.running.get(number)
-        if caller is None:
-            self.withdrawn.add(number)
-        else:
-            caller.withdrawn = True
-            caller.stop()
-
-    def stop(self) -> None:
-        """Cancel whatever runs, and let go of those who wait."""
-        for caller in self.running.values():
-            caller.stop()
-        self.notify()
-
-
-class RemoteCaller:
-    """The asking side of one request (``Caller``), and the request itself while it runs."""
-
-    __slots__ = ("begun", "key", "number", "session", "stopped", "task", "withdrawn")
-
-    def __init__(self, session: Session, key: int, number: int) -> None:
-        self.session = session
-        self.key = key
-        self.number = number
-        self.task: asyncio.Task[None] | None = None
-        self.begun = False
-        self.stopped = False
-        self.withdrawn = False
-
-    def stop(self) -> None:
-        self.stopped = True  # a task that has not begun must not be cancelled: its `finally` would never run
-        if self.task is not None and self.begun:
-            self.task.cancel()
-
-    def send(self, message: Frozen) -> None:
-        if self.number and not self.withdrawn:
-            self.session.post(-self.number, message)
-
-    async def flow(self) -> None:
-        session = self.session
-        if len(session.unsent) >= Mailbox.OUTBOX:
-            session.drained = session.drained or asyncio.Event()
-            session.drained.clear()
-            await session.drained.wait()
 
 
 class Mailbox:
@@ -174,8 +51,6 @@ class Mailbox:
             that always hop to another thread).
     """
 
-    OUTBOX = 20_000  # posted but unsent messages of a peer before ``Caller.flow`` waits
-
     def __init__(self, name: str, epoch: int, *, capacity: int = 20_000, linger: float = 0.0) -> None:
         self.name = name
         self.epoch = epoch
@@ -184,6 +59,7 @@ class Mailbox:
         self.busy = 0
         self._handlers: dict[type[Frozen], Handler] = {}
         self._sessions: dict[str, Session] = {}
+        self._forgotten: dict[str, int] = {}  # peers that were away for long, with their epochs
         self._room = asyncio.Event()
         self._closed = False
 
@@ -199,42 +75,48 @@ class Mailbox:
 
     async def deliver(self, data: bytes, large: Sequence[bytes] = ()) -> Frames:
         """One frame in, the replies that are ready at once out."""
-        _, peer, peer_epoch, epoch, call, number, cursor, envelopes = read_frame(data, str, int, int, int, int, int, list)
-        session = self._session(peer, peer_epoch)
-        if session is None or epoch != self.epoch:
+        _, peer, peer_epoch, epoch, number, attempt, cursor, envelopes = read_frame(data, str, int, int, int, int, int, list)
+        session = self._session(peer, peer_epoch, epoch)
+        if not isinstance(session, Session):
             return self._refuse(session)
-        if call > session.delivery:
-            session.delivery = call
-            session.acknowledge(cursor)
-            async with session.entrance:
-                if number > session.frame:
-                    await self._enter(session, number, envelopes, large)
-                else:
-                    session.rewind()
-        return self._replies(session, call == session.delivery)
+        if not session.accepts(number, attempt):
+            return self._replies(session, latest=False)
+        session.acknowledge(cursor)
+        if await session.turn(number):
+            await self._enter(session, number, envelopes, large)
+        else:
+            session.rewind()
+        return self._replies(session, latest=session.attempts.get(number) == attempt)
 
     async def _enter(self, session: Session, number: int, envelopes: list[Any], large: Sequence[bytes]) -> None:
-        while self.busy >= self.capacity and not self._closed:
-            self._room.clear()
-            await self._room.wait()
-        if self._session(session.peer, session.epoch) is not session:
-            return
-        session.frame = number
-        session.delivering = True
+        session.entering = True
         try:
+            while self.busy >= self.capacity and not self._closed:
+                self._room.clear()
+                await self._room.wait()
+            if self._closed or self._sessions.get(session.peer) is not session:
+                return
+            session.frame = number
+            session.attempts.pop(number - WINDOW, None)
             self._start(session, envelopes, large)
-            await asyncio.sleep(0)
         finally:
-            session.withdrawn.clear()
-            session.delivering = False
+            session.entering = False
+            session.advance()
+            if session.withdrawn:
+                session.forget_withdrawn()
+        session.delivering += 1
+        try:
+            await begun()
+        finally:
+            session.delivering -= 1
         if self.linger and not session.unsent and session.running:
             await session.linger(self.linger)
 
     async def collect(self, data: bytes) -> Frames:
         """Replies that were not ready in time; waits up to 20 s for the first."""
         _, peer, peer_epoch, epoch, call, cursor, resume = read_frame(data, str, int, int, int, int, bool)
-        session = self._session(peer, peer_epoch)
-        if session is None or epoch != self.epoch:
+        session = self._session(peer, peer_epoch, epoch)
+        if not isinstance(session, Session):
             return self._refuse(session)
         if call > session.collection:
             session.collection = call
@@ -244,13 +126,13 @@ class Mailbox:
                 session.rewind()
             if not session.unsent:
                 await session.poll(POLL_SECONDS)
-        return self._replies(session, call == session.collection)
+        return self._replies(session, latest=call == session.collection)
 
     def control(self, data: bytes) -> None:
         """Cancellations and urgent messages; runs at once, whatever is queued."""
         _, peer, peer_epoch, epoch, number, withdrawn, envelopes = read_frame(data, str, int, int, int, list, list)
-        session = self._session(peer, peer_epoch)
-        if session is None or epoch != self.epoch or number <= session.control_frame:
+        session = self._session(peer, peer_epoch, epoch)
+        if not isinstance(session, Session) or number <= session.control_frame:
             return
         session.control_frame = number
         for request in withdrawn:
@@ -261,39 +143,54 @@ class Mailbox:
         """Cancel what runs and wait for it to end."""
         self._closed = True
         self._room.set()
-        callers = [caller for session in self._sessions.values() for caller in session.running.values()]
         for session in self._sessions.values():
             session.stop()
+        await begun()
+        callers = [caller for session in self._sessions.values() for caller in session.running.values()]
         await asyncio.gather(*(caller.task for caller in callers if caller.task is not None), return_exceptions=True)
 
-    def _session(self, peer: str, epoch: int) -> Session | None:
-        """The peer's session; None for an incarnation that a newer one has replaced."""
+    def forget(self, peer: str) -> None:
+        """Drop what is kept for a peer that seems to be gone for good; what it asked for is cancelled."""
+        session = self._sessions.pop(peer, None)
+        if session is not None:
+            session.stop()
+            self._forgotten[peer] = session.epoch
+            if len(self._forgotten) > MAX_FORGOTTEN:
+                del self._forgotten[next(iter(self._forgotten))]
+
+    def _session(self, peer: str, peer_epoch: int, epoch: int) -> Session | int:
+        """The peer's session, or with what status it is refused."""
         if self._closed:
             raise PeerLost(f"{self.name} is closed", peer=self.name, delivered="no")
         session = self._sessions.get(peer)
-        if session is not None and session.epoch == epoch:
-            return session
+        known = session.epoch if session is not None else self._forgotten.get(peer, 0)
+        if peer_epoch < known:
+            return STALE_SENDER
+        if epoch != self.epoch:
+            return WRONG_EPOCH
+        if peer_epoch == known:
+            return session or FORGOTTEN
         if session is not None:
-            if epoch < session.epoch:
-                return None
             session.stop()
-        self._sessions[peer] = session = Session(peer, epoch)
+        self._forgotten.pop(peer, None)
+        self._sessions[peer] = session = Session(peer, peer_epoch)
         return session
 
-    def _refuse(self, session: Session | None) -> Frames:
-        return pack((FRAME_VERSION, self.epoch, STALE_SENDER if session is None else WRONG_EPOCH, 0, ())), ()
+    def _refuse(self, status: int) -> Frames:
+        return pack((FRAME_VERSION, self.epoch, status, 0, ())), ()
 
-    def _replies(self, session: Session, latest: bool) -> Frames:
-        """What is ready; nothing for a call whose caller gave it up and made another."""
-        if self._sessions[session.peer] is not session:
-            return self._refuse(None)
+    def _replies(self, session: Session, *, latest: bool) -> Frames:
+        """What is ready; nothing for a call whose caller gave it up and made another, or was forgotten meanwhile."""
+        current = self._sessions.get(session.peer)
+        if current is not session:
+            return self._refuse(OK if current is None else STALE_SENDER)  # its frame may have run: it is not unread
         first, wire, large = session.take() if latest else (0, [], [])
         if session.unsent:
             session.notify()
         return pack((FRAME_VERSION, self.epoch, OK, first, wire)), large
 
     def _start(self, session: Session, envelopes: list[Any], large: Sequence[bytes]) -> None:
-        create, running, withdrawn = asyncio.get_running_loop().create_task, session.running, session.withdrawn
+        running, withdrawn, jobs = session.running, session.withdrawn, session.burst.jobs
         try:
             for number, kind, part in envelopes:
                 key = _checked(number) or next(session.one_way)
@@ -303,11 +200,13 @@ class Mailbox:
                     continue
                 running[key] = caller = RemoteCaller(session, key, number)
                 self.busy += 1
-                caller.task = create(self._serve(caller, kind, part, large))
+                jobs.append(self._serve(caller, kind, part, large))
         except DecodeError:
             raise
         except (TypeError, ValueError):
             raise DecodeError("an envelope has three parts") from None
+        finally:
+            session.burst.start()
 
     async def _serve(self, caller: RemoteCaller, kind: str, part: Any, large: Sequence[bytes]) -> None:
         session = caller.session
@@ -315,7 +214,7 @@ class Mailbox:
         try:
             if caller.stopped:
                 raise asyncio.CancelledError
-            caller.begun = True
+            caller.task = asyncio.current_task()
             message = decode(kind, part if type(part) is bytes else body(part, large))
             reply = await self.handler(type(message))(message, caller)
         except asyncio.CancelledError:

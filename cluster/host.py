@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -17,8 +19,10 @@ from ..protocol.config import Topology
 from ..protocol.errors import PeerLost, RemoteError, UmbelError
 from .cell import Cell
 from .logs import LogSettings, open_log
+from .sockets import COLLECT, CONTROL, DELIVER, Connection, FrameServer
 
 NAMESPACE = "umbel"
+logger = logging.getLogger("umbel.host")
 COLLECT_AFTER = (50_000, 20, 50)  # messages and states are trees, freed by reference counts: look for cycles rarely
 OPTIONS: dict[str, Any] = {
     "num_cpus": 0,
@@ -39,21 +43,31 @@ class Host:
         roles: what it hosts.
         topology: the runtime's, as JSON.
         logs: how it logs (``LogSettings``), as JSON.
+        secret: what peers must know to connect directly.
+        address: where to listen for them; None is this node's own.
     """
 
-    def __init__(self, namespace: str, name: str, roles: list[str], topology: str, logs: str) -> None:
+    def __init__(
+        self, namespace: str, name: str, roles: list[str], topology: str, logs: str, secret: bytes, address: str | None
+    ) -> None:
         self._epoch = time.time_ns()
         self._log = open_log(LogSettings.model_validate_json(logs), namespace, name)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._listening: asyncio.Task[tuple[str, int]] | None = None
         shape = Topology.model_validate_json(topology)
-        self._cell = Cell(name, self._epoch, roles, shape, lambda peer: RayTransport(namespace, peer), Definitions())
+        identity = Identity(namespace, name, secret)
+        self._cell = Cell(name, self._epoch, roles, shape, lambda peer: RayTransport(identity, peer), Definitions())
+        self._server = FrameServer(self._cell.mailbox, secret, address or str(ray.util.get_node_ip_address()))  # type: ignore[no-untyped-call]  # of Ray
         gc.collect()
         gc.freeze()  # what is alive now stays: the collector need not look at it again
         gc.set_threshold(*COLLECT_AFTER)
 
-    async def hello(self) -> int:
+    async def hello(self) -> tuple[int, str, int]:
+        """This incarnation, and where it listens."""
         self._loop = asyncio.get_running_loop()
-        return self._epoch
+        if self._listening is None:
+            self._listening = asyncio.ensure_future(self._server.start())
+        return (self._epoch, *await self._listening)
 
     async def deliver(self, frame: bytes, *large: bytes) -> Any:
         return _returned(*await self._cell.mailbox.deliver(frame, large))
@@ -72,6 +86,7 @@ class Host:
         return report.evolve(stats={**report.stats, "log": self._log.facts()}).model_dump_json()
 
     async def close(self) -> None:
+        await self._server.close()
         await self._cell.close()
 
 
@@ -85,25 +100,69 @@ def actor_name(namespace: str, name: str) -> str:
     return f"umbel/{namespace}/{name}"
 
 
-class RayTransport:
-    """Frames as Ray calls on the named actor, found at first use."""
+@dataclass(frozen=True)
+class Identity:
+    """Who asks: the runtime's namespace, its own name in it, and the runtime's secret."""
 
-    def __init__(self, namespace: str, name: str) -> None:
-        self._full_name = actor_name(namespace, name)
+    namespace: str
+    name: str
+    secret: bytes = field(repr=False)
+
+
+class RayTransport:
+    """Frames to a named actor: found, watched and met by way of Ray, then over a connection of their own.
+
+    Args:
+        identity: who asks.
+        name: the actor's name in the runtime (``kind/pool/shard``).
+        direct: False sends every frame as a Ray call, as is done anyway where no connection can be made.
+    """
+
+    def __init__(self, identity: Identity, name: str, *, direct: bool = True) -> None:
+        self._identity = identity
+        self._full_name = actor_name(identity.namespace, name)
         self._name = name
+        self._direct = direct
         self._handle: Any = None
+        self._connection: Connection | None = None
 
     async def hello(self) -> int:
-        return int(await self._call("hello"))
+        epoch, host, port = await self._call("hello")
+        self.close()
+        if self._direct:
+            self._connection = await self._connect((host, port))
+        return int(epoch)
 
     async def deliver(self, frame: bytes, large: Sequence[bytes]) -> Frames:
+        if self._connection is not None:
+            return await self._connection.call(DELIVER, frame, large)
         return await self._frames("deliver", frame, *(ray.put(blob) for blob in large))
 
     async def collect(self, frame: bytes) -> Frames:
+        if self._connection is not None:
+            return await self._connection.call(COLLECT, frame)
         return await self._frames("collect", frame)
 
     async def control(self, frame: bytes) -> None:
-        await self._call("control", frame)
+        if self._connection is not None:
+            await self._connection.call(CONTROL, frame)
+        else:
+            await self._call("control", frame)
+
+    def close(self) -> None:
+        """Give up the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def _connect(self, address: tuple[str, int]) -> Connection | None:
+        connection = Connection()
+        try:
+            await connection.connect(address, self._identity.secret, self._identity.name)
+        except OSError as error:  # also a timeout
+            logger.warning("no direct connection to %s at %s:%d (%s): its frames go as Ray calls", self._name, *address, error)
+            return None
+        return connection
 
     async def _frames(self, method: str, *arguments: Any) -> Frames:
         answer = await self._call(method, *arguments)

@@ -15,6 +15,7 @@ from ..protocol.commands import CancelRun, StartRun
 from ..protocol.config import Topology
 from ..protocol.results import RunOutcome
 from .cell import ROLES, Cell
+from .loops import at_loop_end
 
 
 class InlineBackend:
@@ -26,13 +27,15 @@ class InlineBackend:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._definitions = LocalDefinitions()
+        self._guards: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = weakref.WeakKeyDictionary()
         self._cells: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Cell] = weakref.WeakKeyDictionary()
 
     def register(self, definition: Any) -> str:
         return self._definitions.register(definition)
 
     async def execute(self, definition: Any, request: StartRun, on_event: Callable[[Any], None] | None = None) -> RunOutcome:
-        link = LocalLink(self._cell().mailbox)
+        cell = self._cells.get(asyncio.get_running_loop()) or await self._open()
+        link = LocalLink(cell.mailbox)
         task = asyncio.ensure_future(
             link.request(request, on_partial=on_event)
         )  # its own task, so that stopping it stops only it
@@ -46,7 +49,9 @@ class InlineBackend:
 
     async def close_here(self) -> None:
         """Close the actors of the running event loop."""
-        cell = self._cells.pop(asyncio.get_running_loop(), None)
+        loop = asyncio.get_running_loop()
+        self._guards.pop(loop, None)
+        cell = self._cells.pop(loop, None)
         if cell is not None:
             await cell.close()
 
@@ -55,11 +60,12 @@ class InlineBackend:
         await self.close_here()
 
     def end(self) -> None:
-        """The process ends, and with it its threads and worker processes."""
+        """The process ends, and with it its threads and worker processes; closing them in order is not possible any more."""
+        self._cells.clear()
 
-    def _cell(self) -> Cell:
+    async def _open(self) -> Cell:
+        """The actors of an event loop that asks for the first time; they are closed when it ends."""
         loop = asyncio.get_running_loop()
-        cell = self._cells.get(loop)
-        if cell is None:
-            self._cells[loop] = cell = Cell("inline", time.time_ns(), ROLES, self._topology, None, self._definitions)
+        self._cells[loop] = cell = Cell("inline", time.time_ns(), ROLES, self._topology, None, self._definitions)
+        self._guards[loop] = await at_loop_end(self.close_here)
         return cell

@@ -6,6 +6,8 @@ import contextlib
 import json
 import logging
 import os
+import secrets
+import signal
 import sys
 import threading
 from typing import Any
@@ -19,6 +21,7 @@ logger = logging.getLogger("umbel.runtime")
 START_SECONDS = 120.0
 CLOSE_SECONDS = 3.0
 REPORT_SECONDS = 1.0
+LOOPBACK = "127.0.0.1"
 
 
 class RayActors:
@@ -33,12 +36,14 @@ class RayActors:
 
     def __init__(self, topology: Topology, namespace: str, address: str | None, options: dict[str, Any]) -> None:
         self.namespace = namespace
+        self.secret = secrets.token_bytes(32)
         self._shape = topology
         self._logs = LogSettings.from_environment()
         self._handles: dict[str, Any] = {}
         self._pools: set[str] = set()
         self._lock = threading.Lock()
         self._owns_ray = connect(address, options)
+        self._joined = is_joined()
         self._create_default()
 
     def ensure_pools(self, definition: Any) -> None:
@@ -108,7 +113,13 @@ class RayActors:
             options |= {"num_cpus": placement.cpus, "num_gpus": placement.gpus, "resources": dict(placement.resources)}
         actor: Any = Host
         self._handles[name] = actor.options(**options).remote(
-            self.namespace, name, roles, self._shape.model_dump_json(), self._logs.model_dump_json()
+            self.namespace,
+            name,
+            roles,
+            self._shape.model_dump_json(),
+            self._logs.model_dump_json(),
+            self.secret,
+            LOOPBACK if self._owns_ray and not self._joined else None,
         )
 
     def _sum_up_logs(self) -> None:
@@ -125,6 +136,14 @@ class RayActors:
         if line is not None:
             logger.warning(line)
         prune(self._logs.folder)
+
+
+def is_joined() -> bool:
+    """Whether other machines may be part of this Ray: it was not started by this process for itself."""
+    from ray._private.worker import global_worker
+
+    node = global_worker.node
+    return node is None or not node.is_head()
 
 
 def check_resources(role: str, placement: Placement) -> None:
@@ -166,10 +185,18 @@ def connect(address: str | None, options: dict[str, Any]) -> bool:
         os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
         if sys.stderr.isatty():
             sys.stderr.write("umbel: starting a local Ray (a few seconds)...\n")
+    on_term = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, **settings)
     except ConnectionError as error:
         raise ConfigurationError(
             f"no Ray cluster answers at {address!r}: {error}. Start one with 'ray start --head', or leave the address out"
         ) from error
+    if threading.current_thread() is threading.main_thread():  # Ray's handler prints a C++ stack, and may abort
+        signal.signal(signal.SIGTERM, _terminate if on_term in (None, signal.SIG_DFL) else on_term)
     return True
+
+
+def _terminate(number: int, _frame: Any) -> None:
+    """End as after ``sys.exit``: what was started is closed."""
+    sys.exit(128 + number)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -18,7 +17,8 @@ from ..protocol.config import Topology
 from ..protocol.errors import RuntimeClosed, UmbelError
 from ..protocol.results import RunOutcome
 from .cell import SUPERVISOR, shard_of
-from .host import RayTransport
+from .host import Identity, RayTransport
+from .loops import at_loop_end
 from .ray_actors import RayActors
 
 
@@ -33,7 +33,7 @@ class RayBackend:
         self._numbers = itertools.count(1)
         self._blobs: dict[str, bytes] = {}
         self._links: dict[asyncio.AbstractEventLoop, list[Link]] = {}
-        self._lock = threading.Lock()
+        self._guards: dict[asyncio.AbstractEventLoop, Any] = {}
         self._running: dict[str, tuple[asyncio.AbstractEventLoop, Link]] = {}
         self._closed = False
 
@@ -46,7 +46,7 @@ class RayBackend:
 
     async def execute(self, definition: Any, request: StartRun, on_event: Callable[[Any], None] | None = None) -> RunOutcome:
         loop = asyncio.get_running_loop()
-        links = self._links.get(loop) or self._connect(loop)
+        links = self._links.get(loop) or await self._connect(loop)
         # A thread always goes to the same shard, so that its turns queue up in one place.
         link = links[shard_of(request.thread_id or request.run_id, self._shards)]
         link.define(request.definition, self._blobs.__getitem__)
@@ -68,7 +68,9 @@ class RayBackend:
 
     async def close_here(self) -> None:
         """Close the links of the running event loop."""
-        for link in self._links.pop(asyncio.get_running_loop(), ()):
+        loop = asyncio.get_running_loop()
+        self._guards.pop(loop, None)
+        for link in self._links.pop(loop, ()):
             await link.close()
 
     async def close(self) -> None:
@@ -87,20 +89,18 @@ class RayBackend:
         """What every actor process is doing (its ``Pong``), by name."""
         return self._actors.reports()
 
-    def _connect(self, loop: asyncio.AbstractEventLoop) -> list[Link]:
+    async def _connect(self, loop: asyncio.AbstractEventLoop) -> list[Link]:
+        """The links of an event loop that asks for the first time; they are closed when it ends."""
         if self._closed:
             raise RuntimeClosed("this runtime was closed; make another one")
-        with self._lock:
-            for other in [other for other in self._links if other.is_closed()]:
-                del self._links[other]
-            me = f"{self._name}-{next(self._numbers)}"
-            peers = [f"{SUPERVISOR}/default/{shard}" for shard in range(self._shards)]
-            transports = [RayTransport(self._actors.namespace, peer) for peer in peers]
-            links = [
-                Link(me, time.time_ns(), peer, transport, eager=True) for peer, transport in zip(peers, transports, strict=True)
-            ]
-            self._links[loop] = links
-            return links
+        for ended in [other for other in list(self._links) if other.is_closed()]:
+            self._links.pop(ended, None)
+            self._guards.pop(ended, None)
+        me = Identity(self._actors.namespace, f"{self._name}-{next(self._numbers)}", self._actors.secret)
+        peers = [f"{SUPERVISOR}/default/{shard}" for shard in range(self._shards)]
+        self._links[loop] = [Link(me.name, time.time_ns(), peer, RayTransport(me, peer), eager=True) for peer in peers]
+        self._guards[loop] = await at_loop_end(self.close_here)
+        return self._links[loop]
 
 
 def _cancel(link: Link, run_id: str) -> None:

@@ -45,3 +45,5 @@ async def runtime(request: pytest.FixtureRequest) -> AsyncIterator[Runtime]:
     Runtime._current = before
     if request.param == "inline":
         await chosen.aclose()
+    else:
+        await chosen.backend.close_here()

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from ...protocol.messages import ToolCall, ToolResult
 from .context import ToolContext
 from .decorator import Tool
 from .invoke import failed, timed_out
-from .worker import HEADER
+from .worker import HEADER, MARK
 
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[3]); "
@@ -50,8 +51,9 @@ class WorkerProcess(asyncio.Protocol):
         with child:
             command = [sys.executable, "-P", "-c", _BOOT, str(child.fileno()), str(os.getpid()), json.dumps(sys.path)]
             command.append(json.dumps(_log_levels()))
+            environment = {**os.environ, MARK: uuid.uuid4().hex}
             self._process = subprocess.Popen(
-                command, pass_fds=[child.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+                command, pass_fds=[child.fileno()], stdin=subprocess.DEVNULL, start_new_session=True, env=environment
             )
         self.pid = self._process.pid
         self.known: set[str] = set()

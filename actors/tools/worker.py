@@ -1,7 +1,7 @@
 """The child side of process isolation: one process, one tool call at a time (see ``workers.py`` for the parent).
 
 The process must never outlive its executor, nor leave behind what a tool started: the kernel kills it when its parent
-dies, and a tiny guard process in the same group then kills the group.
+dies, and a tiny guard process then kills its group and every process that inherited its mark.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .decorator import Tool
 
 HEADER = struct.Struct(">I")
+MARK = "UMBEL_TOOL_WORKER"  # in the environment of a worker and of all that it starts, with a value of its own
 MAX_FRAME = 256 * 1024 * 1024
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _MEBIBYTE = 1024 * 1024
@@ -67,6 +68,7 @@ def _prctl(option: int, value: Any) -> None:
 
 
 def _start_guard(fd: int) -> None:
+    """Fork a process that outlives this one just long enough to kill what tools have started here and left behind."""
     leader = os.getpid()
     if os.fork():
         return
@@ -78,11 +80,28 @@ def _start_guard(fd: int) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         _prctl(_PR_SET_NAME, b"umbel-guard")
         _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        os.setsid()  # whoever kills the leader's group must not kill the guard
         if os.getppid() == leader:
             signal.sigwait({signal.SIGTERM})
-        os.killpg(leader, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader, signal.SIGKILL)
+        while _kill_marked(f"{MARK}={os.environ[MARK]}".encode()):
+            continue
     finally:
         os._exit(0)
+
+
+def _kill_marked(mark: bytes) -> bool:
+    """Kill the processes that inherited ``mark``, in whatever session they are; whether there were any."""
+    found = False
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):  # it has ended, or it is somebody else's
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
+                found = True
+    return found
 
 
 class Worker:

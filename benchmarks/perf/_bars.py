@@ -4,44 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from _report import Bar
 
 REFERENCE = "tulip_agents"  # the SDK whose behaviour ours follows
 RAY_SYSTEM = 166.0  # tasks/s of the one comparable system on Ray (fair-matrix 0.2.6)
 KINDS = ("inline", "ray", "colocated")
 Figures = dict[str, Any]
 Records = dict[tuple[str, str], list[Figures]]  # (subject, workload) -> one per repetition
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One bar: what was measured, and what it must be.
-
-    Attributes:
-        name: what is compared.
-        value: None where the figures for it were not taken.
-        limit: what ``value`` must reach, or must not exceed.
-        at_least: which of the two.
-    """
-
-    name: str
-    value: float | None
-    limit: float
-    at_least: bool
-
-    @property
-    def holds(self) -> bool | None:
-        if self.value is None:
-            return None
-        return self.value >= self.limit if self.at_least else self.value <= self.limit
-
-    @property
-    def needs_peers(self) -> bool:
-        return self.name.endswith("'s")
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"bar": self.name, "value": self.value, "limit": self.limit, "at_least": self.at_least, "holds": self.holds}
 
 
 def median(records: Records, subject: str, workload: str, figure: str) -> float | None:
@@ -71,21 +42,26 @@ def ratio(records: Records, subject: str, workload: str, figure: str, peers: lis
 
 def bars(records: Records, peers: list[str]) -> Iterator[Bar]:
     """Every bar, in the order of the table."""
+    needs = None if peers else "--compare"
     for workload in ("w1", "w2"):
         against = ratio(records, "inline", workload, "median_ms", peers)
-        yield Bar(f"inline {workload}: time / best peer's", against, 1.0, at_least=False)
-    yield Bar("inline w3_1000: runs/s / best peer's", _rate(records, "inline", "w3_1000", peers), 1.0, at_least=True)
+        yield Bar(f"inline {workload}: time / best peer's", against, 1.0, at_least=False, needs=needs)
+    yield Bar(
+        "inline w3_1000: runs/s / best peer's", _rate(records, "inline", "w3_1000", peers), 1.0, at_least=True, needs=needs
+    )
     reference = [peer for peer in peers if peer == REFERENCE]
     for workload in ("w3_1000", "w3_10000"):
-        yield Bar(f"ray {workload}: runs/s / best peer's", _rate(records, "ray", workload, peers), 1.5, at_least=True)
+        yield Bar(
+            f"ray {workload}: runs/s / best peer's", _rate(records, "ray", workload, peers), 1.5, at_least=True, needs=needs
+        )
         against = _rate(records, "ray", workload, reference)
-        yield Bar(f"ray {workload}: runs/s / {REFERENCE}'s", against, 2.5, at_least=True)
+        yield Bar(f"ray {workload}: runs/s / {REFERENCE}'s", against, 2.5, at_least=True, needs=needs)
         rate = median(records, "ray", workload, "runs_per_s")
         against = None if rate is None else rate / RAY_SYSTEM
         yield Bar(f"ray {workload}: runs/s / {RAY_SYSTEM:g} of a system on Ray", against, 25.0, at_least=True)
     for workload in ("w3_1000", "w3_10000"):
         against = _rate(records, "colocated", workload, peers)
-        yield Bar(f"colocated {workload}: runs/s / best peer's", against, 2.5, at_least=True)
+        yield Bar(f"colocated {workload}: runs/s / best peer's", against, 2.5, at_least=True, needs=needs)
     yield Bar("ray w2: bare round trips", median(records, "ray", "w2", "round_trips"), 6.0, at_least=False)
     yield Bar("colocated w2: bare round trips", median(records, "colocated", "w2", "round_trips"), 4.0, at_least=False)
     for kind in KINDS:
@@ -98,7 +74,7 @@ def bars(records: Records, peers: list[str]) -> Iterator[Bar]:
         yield Bar(f"{kind} w4_10000: KiB per run", median(records, kind, "w4_10000", "kib_per_run"), 20.0, at_least=False)
     for kind in KINDS:
         against = ratio(records, kind, "w5", "median_ms", peers)
-        yield Bar(f"{kind} w5: time / best peer's", against, 1.0, at_least=False)
+        yield Bar(f"{kind} w5: time / best peer's", against, 1.0, at_least=False, needs=needs)
 
 
 def _rate(records: Records, subject: str, workload: str, peers: list[str]) -> float | None:

@@ -59,6 +59,7 @@ def settle_memory() -> None:
     """As ``Host`` does: the collector need not look again at what is alive now."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
 
 
 async def converse(count: int, seconds: float, ask: Callable[[], Awaitable[Any]]) -> Figures:

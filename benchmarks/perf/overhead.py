@@ -9,20 +9,18 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
-from _bars import REFERENCE, Bar, Figures, Records, bars, median, ratio
+from _bars import REFERENCE, Figures, Records, bars, median, ratio
 from _peers import WORKLOADS as PEER_WORKLOADS
 from _peers import Peers, PeersMissing
-from rich.console import Console
+from _report import circumstances, console, one_line, plain_table, say, verdict
 from rich.table import Table
 
 MEASURE = Path(__file__).with_name("_measure.py")
@@ -132,32 +130,22 @@ def sweep(kinds: list[str], peers: Peers | None, workloads: list[str], repetitio
     return records
 
 
-def say(what: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\033[K{what}", end="", file=sys.stderr, flush=True)
-
-
 # showing
 
 
-def tables(records: Records, kinds: list[str], peers: list[str], workloads: list[str], console: Console) -> None:
-    for workload in workloads:
-        table = Table(title=f"{workload.upper()}: {WORKLOADS[workload]}", title_justify="left", box=None, pad_edge=False)
-        figures = SHOWN[workload]
-        table.add_column("", min_width=20)
-        for figure in figures:
-            table.add_column(COLUMNS[figure], justify="right")
-        if peers:
-            table.add_column("x best peer", justify="right")
-            table.add_column(f"x {REFERENCE}", justify="right")
-        for subject in [*kinds, *peers]:
-            cells = [shown(median(records, subject, workload, figure)) for figure in figures]
-            for group in (peers, [peer for peer in peers if peer == REFERENCE]) if peers else ():
-                value = ratio(records, subject, workload, figures[0], group)
-                cells.append("" if value is None else f"{value:.2f}")
-            table.add_row(f"umbel {subject}" if subject in kinds else subject, *cells)
-        console.print(table)
-        console.print()
+def table(records: Records, kinds: list[str], peers: list[str], workload: str) -> Table:
+    """One workload: ours and theirs."""
+    figures = SHOWN[workload]
+    compared = ("x best peer", f"x {REFERENCE}") if peers else ()
+    made = plain_table(f"{workload.upper()}: {WORKLOADS[workload]}", "", *(COLUMNS[figure] for figure in figures), *compared)
+    made.columns[0].min_width = 20
+    for subject in [*kinds, *peers]:
+        cells = [shown(median(records, subject, workload, figure)) for figure in figures]
+        for group in (peers, [peer for peer in peers if peer == REFERENCE]) if peers else ():
+            value = ratio(records, subject, workload, figures[0], group)
+            cells.append("" if value is None else f"{value:.2f}")
+        made.add_row(f"umbel {subject}" if subject in kinds else subject, *cells)
+    return made
 
 
 def shown(value: float | None) -> str:
@@ -166,31 +154,9 @@ def shown(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 1 else f"{value:.3f}"
 
 
-def verdict(found: list[Bar], compared: bool, console: Console) -> None:
-    table = Table(title="Bars", title_justify="left", box=None, pad_edge=False)
-    for name in ("", "value", "bar", ""):
-        table.add_column(name, justify="left" if not name else "right")
-    for bar in found:
-        skipped = "skipped: needs --compare" if bar.needs_peers and not compared else "skipped: not measured"
-        word = {True: "[green]ok[/]", False: "[red]FAIL[/]", None: skipped}[bar.holds]
-        limit = f"{'>=' if bar.at_least else '<='} {bar.limit:,g}"
-        table.add_row(bar.name, "-" if bar.value is None else f"{bar.value:,.2f}", limit, word)
-    console.print(table)
-
-
-def circumstances(records: Records) -> dict[str, Any]:
-    """What the figures depend on."""
-    loads = sorted(
-        figures["other_busy_cores"] for each in records.values() for figures in each if "other_busy_cores" in figures
-    )
-    return {
-        "umbel": metadata.version("umbel"),
-        "ray": metadata.version("ray"),
-        "pydantic": metadata.version("pydantic"),
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-        "other_busy_cores": round(statistics.median(loads), 2) if loads else None,
-    }
+def other_busy_cores(records: Records) -> float | None:
+    loads = [figures["other_busy_cores"] for each in records.values() for figures in each if "other_busy_cores" in figures]
+    return round(statistics.median(loads), 2) if loads else None
 
 
 # the command
@@ -240,16 +206,18 @@ def main() -> int:
     adapters = peers.adapters if peers is not None else []
     found = list(bars(records, adapters)) if chosen.check else []
     failed = [(*key, figures["error"]) for key, each in records.items() for figures in each if "error" in figures]
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    told = circumstances(records)
+    told = circumstances(other_busy_cores=other_busy_cores(records))
     if chosen.json:
         result = {"circumstances": told, "bars": [bar.to_dict() for bar in found], "records": as_json(records)}
         print(json.dumps(result, indent=1))
     else:
-        tables(records, kinds, adapters, chosen.workloads, console)
+        show = console().print
+        for workload in chosen.workloads:
+            show(table(records, kinds, adapters, workload))
+            show()
         if found:
-            verdict(found, chosen.compare, console)
-        console.print(", ".join(f"{name} {value}" for name, value in told.items() if value is not None))
+            show(verdict(found))
+        show(one_line(told))
     for subject, workload, problem in failed:
         print(f"{workload} of {subject} failed:\n{problem}", file=sys.stderr)
     return 1 if failed or any(bar.holds is False for bar in found) else 0

@@ -141,7 +141,7 @@ async def wire(peer: Peer, clean_loop: None) -> AsyncIterator[FaultyTransport]:
     yield transport
     if transport.mailbox is not None:
         await transport.mailbox.close()
-    await transport.close()
+    await transport.shut_down()
 
 
 @pytest.fixture
@@ -160,4 +160,4 @@ async def channel(request: pytest.FixtureRequest, peer: Peer, clean_loop: None) 
     yield channel
     await channel.close()
     await mailbox.close()
-    await wire.close()
+    await wire.shut_down()

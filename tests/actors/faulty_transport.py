@@ -88,7 +88,10 @@ class FaultyTransport:
         for job in list(self._flying):
             job.cancel()
 
-    async def close(self) -> None:
+    def close(self) -> None:
+        """Nothing of it belongs to one link."""
+
+    async def shut_down(self) -> None:
         jobs = list(self._flying)
         for job in jobs:
             job.cancel()

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from umbel.actors.link import Link
+from umbel.actors.frames import WINDOW
+from umbel.actors.link import WORTH_A_CALL, Link
 from umbel.protocol.commands import Define, ForgetRuns, RunsCancelled
 from umbel.protocol.errors import DeadlineExceeded, PeerLost, ProtocolError, StaleEpoch
 
@@ -67,6 +68,33 @@ async def test_a_frame_is_cut_at_80_kb(link: Link, wire: FaultyTransport) -> Non
     texts = [str(number) + "x" * 1_000 for number in range(200)]
     await asyncio.gather(*(link.request(bad(text)) for text in texts), return_exceptions=True)
     assert wire.calls["deliver"] == 3
+
+
+async def test_while_a_frame_is_under_way_messages_gather(link: Link, wire: FaultyTransport) -> None:
+    await link.request(quick(0))
+    wire.gates["deliver"] = asyncio.Event()
+    requests = []
+    for number in range(1, WORTH_A_CALL):
+        requests.append(link.ask(quick(number))[1])
+        await ticks(2)
+    assert wire.calls["deliver"] == 2
+    wire.gates.pop("deliver").set()
+    await asyncio.gather(*requests)
+    assert wire.calls["deliver"] == 3
+
+
+async def test_when_many_gather_further_frames_leave(link: Link, wire: FaultyTransport, peer: Peer) -> None:
+    await link.request(quick(0))
+    wire.gates["deliver"] = asyncio.Event()
+    requests = []
+    for number in range(1, 10 * WORTH_A_CALL):
+        requests.append(link.ask(quick(number))[1])
+        await ticks(2)
+    assert wire.calls["deliver"] == 1 + WINDOW
+    wire.gates.pop("deliver").set()
+    await asyncio.gather(*requests)
+    assert wire.calls["deliver"] <= 1 + WINDOW + 2
+    assert peer.seen == [str(number) for number in range(10 * WORTH_A_CALL)]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -219,6 +247,19 @@ async def test_a_lost_cancel_is_sent_again(link: Link, wire: FaultyTransport, pe
     assert peer.cancelled == ["1"]
 
 
+async def test_one_can_wait_until_the_peer_was_told(link: Link, wire: FaultyTransport, peer: Peer) -> None:
+    doomed = asyncio.ensure_future(link.request(slow(1)))
+    await peer.begun(1)
+    wire.delay = 50
+    doomed.cancel()
+    await outcomes(doomed)
+    assert peer.cancelled == []
+    await link.told()
+    await ticks(2)
+    assert peer.cancelled == ["1"]
+    await link.told()
+
+
 async def test_a_cancel_after_the_reply_changes_nothing(link: Link, wire: FaultyTransport, peer: Peer) -> None:
     wire.gates["collect"] = asyncio.Event()
     late = asyncio.ensure_future(link.request(slow(1)))
@@ -324,6 +365,40 @@ async def test_a_frame_that_a_new_incarnation_refused_goes_out_again(link: Link,
     assert peer.seen == ["0", "x", "1"]
 
 
+async def test_several_frames_that_a_new_incarnation_refused_go_out_again_in_order(
+    link: Link, wire: FaultyTransport, peer: Peer
+) -> None:
+    link.define("a", lambda key: b"")
+    await link.request(quick(0))
+    await wire.die()
+    wire.restart(peer.mailbox())
+    wire.delay = 20
+    requests = [link.ask(quick(number))[1] for number in range(1, 1_500)]
+    replies = await asyncio.gather(*requests, return_exceptions=True)
+    kept = [reply.count for reply in replies if isinstance(reply, RunsCancelled)]
+    assert all(isinstance(reply, RunsCancelled | PeerLost) for reply in replies)
+    assert peer.seen == ["define a", "0", "define a", *map(str, kept)]
+
+
+async def test_a_frame_whose_first_attempt_may_have_run_is_not_sent_to_a_new_incarnation(
+    link: Link, wire: FaultyTransport, peer: Peer
+) -> None:
+    await link.request(quick(0))
+    wire.faults["deliver"].append(Fault.RETURN_LOST)
+    lost = asyncio.ensure_future(link.request(quick(1)))
+    while len(peer.seen) < 2:
+        await ticks(1)
+    wire.gates["deliver"] = asyncio.Event()
+    while wire.calls["deliver"] < 3:
+        await ticks(1)
+    await wire.die()
+    wire.restart(peer.mailbox())
+    wire.gates.pop("deliver").set()
+    assert isinstance((await outcomes(lost))[0], PeerLost)
+    assert (await link.request(quick(2))).count == 2
+    assert peer.seen == ["0", "1", "2"]
+
+
 async def test_while_the_peer_is_away_requests_wait(link: Link, wire: FaultyTransport, peer: Peer) -> None:
     await link.request(quick(0))
     await wire.die()
@@ -352,9 +427,10 @@ async def test_definitions_reach_a_new_incarnation_first(link: Link, wire: Fault
     assert [define.blob for define in peer.blobs[2:]] == [b"a", bytes(100_000)]
 
 
-async def test_definitions_go_first_also_when_the_poll_sees_the_restart_before_the_frame_does(
+async def test_a_frame_that_is_refused_after_its_successors_left_is_not_sent_again(
     link: Link, wire: FaultyTransport, peer: Peer
 ) -> None:
+    """The poll has seen the restart before the frame did: sending it now would upset the order."""
     link.define("a", lambda key: b"")
     waiting = asyncio.ensure_future(link.request(slow(0)))
     await peer.begun(2)
@@ -368,7 +444,7 @@ async def test_definitions_go_first_also_when_the_poll_sees_the_restart_before_t
     assert isinstance((await outcomes(waiting))[0], PeerLost)
     wire.gates.pop("deliver").set()
     await link.request(quick(1))
-    assert peer.seen == ["define a", "x", "1"]
+    assert peer.seen == ["define a", "1"]
 
 
 async def test_urgent_requests_sent_to_an_incarnation_that_is_gone_fail(link: Link, wire: FaultyTransport, peer: Peer) -> None:
@@ -389,6 +465,46 @@ async def test_ten_restarts(link: Link, wire: FaultyTransport, peer: Peer) -> No
         assert isinstance((await outcomes(lost))[0], PeerLost)
         assert (await link.request(quick(number))).count == number
     assert link.stats["restarts"] == 10
+
+
+# the peer forgets
+
+
+async def test_a_link_that_was_forgotten_begins_anew(link: Link, wire: FaultyTransport, peer: Peer) -> None:
+    assert wire.mailbox is not None
+    link.define("a", lambda key: b"")
+    await link.request(quick(0))
+    for _ in range(2):
+        peer.seen.clear()
+        lost = asyncio.ensure_future(link.request(slow(9)))
+        await peer.begun(1)
+        wire.mailbox.forget("asker")
+        assert isinstance((await outcomes(lost))[0], PeerLost)
+        peer.seen.clear()
+        assert [reply.count for reply in await asyncio.gather(*(link.request(quick(number)) for number in (1, 2)))] == [1, 2]
+        assert peer.seen == ["define a", "1", "2"]
+
+
+async def test_a_link_that_was_forgotten_while_it_was_idle_loses_nothing(link: Link, wire: FaultyTransport, peer: Peer) -> None:
+    assert wire.mailbox is not None
+    for number in range(10):
+        wire.mailbox.forget("asker")
+        assert (await link.request(quick(number))).count == number
+    assert peer.seen == [str(number) for number in range(10)]
+
+
+async def test_a_frame_that_may_have_run_before_its_sender_was_forgotten_is_not_sent_again(
+    link: Link, wire: FaultyTransport, peer: Peer
+) -> None:
+    assert wire.mailbox is not None
+    await link.request(quick(0))
+    wire.faults["deliver"].append(Fault.RETURN_LOST)
+    lost = asyncio.ensure_future(link.request(quick(1)))
+    while len(peer.seen) < 2:
+        await ticks(1)
+    wire.mailbox.forget("asker")
+    assert isinstance((await outcomes(lost))[0], PeerLost)
+    assert peer.seen == ["0", "1"]
 
 
 # the peer dies for good
@@ -606,7 +722,8 @@ async def test_nothing_is_kept_of_what_is_over(link: Link, wire: FaultyTransport
         for request in doomed:
             request.cancel()
         await outcomes(*doomed)
-    await link.request(quick(1))
+    for number in range(WINDOW):
+        await link.request(quick(number))
     await ticks(5)
     (session,) = wire.mailbox._sessions.values()
     assert wire.mailbox.busy == 0
@@ -614,7 +731,7 @@ async def test_nothing_is_kept_of_what_is_over(link: Link, wire: FaultyTransport
     assert not session.unsent
     assert len(session.unacknowledged) <= 1
     assert not session.withdrawn
-    assert not link._open
+    assert not link._requests.by_number
     assert not link._queue
-    assert not link._early
-    assert link._sent == 0
+    assert not link._requests._early
+    assert link._requests.sent == 0

@@ -103,6 +103,9 @@ class World:
     async def restart_now_and_then(self) -> None:
         while True:
             await ticks(self.random.randint(300, 600))
+            if self.random.random() < 0.3 and self.wire.mailbox is not None:
+                self.wire.mailbox.forget("asker")
+                continue
             await self.wire.die()
             await ticks(self.random.randint(0, 50))
             self.wire.restart(self.mailbox())
@@ -153,9 +156,9 @@ async def test_soak(clean_loop: None, seed: int, chance: float, restarts: bool) 
         await world.link.request(CancelRun(run_id=str(4 * MESSAGES)))  # all that was sent one way has arrived before it
         assert set(range(11, MESSAGES + 1, 11)) <= set(world.began)
     world.check()
-    assert world.link._sent == 0
-    assert not world.link._open
+    assert world.link._requests.sent == 0
+    assert not world.link._requests.by_number
     await world.link.close()
     if world.wire.mailbox is not None:
         await world.wire.mailbox.close()
-    await world.wire.close()
+    await world.wire.shut_down()

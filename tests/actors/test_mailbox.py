@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from umbel.actors.frames import FRAME_VERSION, OK, STALE_SENDER, WRONG_EPOCH, Caller
+from umbel.actors.frames import FORGOTTEN, FRAME_VERSION, OK, STALE_SENDER, WINDOW, WRONG_EPOCH, Caller
 from umbel.actors.link import Link
 from umbel.actors.mailbox import Mailbox
 from umbel.protocol.codec import encode
@@ -31,8 +31,8 @@ async def mailbox(peer: Peer, clean_loop: None) -> AsyncIterator[Mailbox]:
     await mailbox.close()
 
 
-def delivery(*envelopes: Any, call: int = 1, frame: int = 1, cursor: int = 0, epoch: int = 1) -> bytes:
-    return bytes(msgpack.packb([FRAME_VERSION, "asker", 1, epoch, call, frame, cursor, list(envelopes)]))
+def delivery(*envelopes: Any, frame: int = 1, attempt: int = 1, cursor: int = 0, epoch: int = 1) -> bytes:
+    return bytes(msgpack.packb([FRAME_VERSION, "asker", 1, epoch, frame, attempt, cursor, list(envelopes)]))
 
 
 def envelope(number: int, message: Any) -> tuple[int, str, bytes]:
@@ -51,7 +51,7 @@ async def is_working(mailbox: Mailbox) -> bool:
     link = Link("someone else", 1, "peer", wire)
     replies = await asyncio.gather(*(link.request(quick(number)) for number in range(3)))
     await link.close()
-    await wire.close()
+    await wire.shut_down()
     return [reply.count for reply in replies] == [0, 1, 2]
 
 
@@ -133,7 +133,7 @@ async def test_a_hostile_envelope_is_a_decode_error(mailbox: Mailbox, hostile: A
         mailbox.control(msgpack.packb([FRAME_VERSION, "asker", 1, 1, 2, [hostile], []]) if hostile != 5 else b"")
     await ticks(3)
     assert mailbox.busy == 0
-    assert answer(await mailbox.deliver(delivery(GOOD, call=2, frame=2))) == [OK, 1, [1]]
+    assert answer(await mailbox.deliver(delivery(GOOD, frame=2))) == [OK, 1, [1]]
     assert await is_working(mailbox)
 
 
@@ -148,7 +148,7 @@ async def test_a_hostile_body_fails_its_own_request_only(mailbox: Mailbox, hosti
 async def test_a_request_number_that_is_in_use_is_refused(mailbox: Mailbox) -> None:
     await mailbox.deliver(delivery(envelope(1, slow(1))))
     with pytest.raises(DecodeError, match="runs already"):
-        await mailbox.deliver(delivery(envelope(1, slow(1)), call=2, frame=2))
+        await mailbox.deliver(delivery(envelope(1, slow(1)), frame=2))
     assert mailbox.busy == 1
 
 
@@ -182,7 +182,7 @@ def test_no_bytes_get_past_a_typed_error(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_mutations_of_a_good_frame(mailbox: Mailbox, seed: int) -> None:
+async def test_mutations_of_a_good_frame(mailbox: Mailbox, peer: Peer, seed: int) -> None:
     rng = random.Random(seed)
     good = delivery(*(envelope(number, quick(number)) for number in range(1, 5)))
     for _ in range(500):
@@ -191,7 +191,8 @@ async def test_mutations_of_a_good_frame(mailbox: Mailbox, seed: int) -> None:
             data[rng.randrange(len(data))] = rng.randrange(256)
         with contextlib.suppress(ProtocolError):
             await mailbox.deliver(bytes(data[: rng.choice([None, rng.randrange(len(data))])]))
-    await ticks(3)
+    peer.gate.set()
+    await ticks(5)
     assert mailbox.busy == 0
     assert await is_working(mailbox)
 
@@ -201,18 +202,41 @@ async def test_mutations_of_a_good_frame(mailbox: Mailbox, seed: int) -> None:
 
 async def test_a_frame_runs_once_and_its_replies_are_repeated_until_acknowledged(mailbox: Mailbox, peer: Peer) -> None:
     assert answer(await mailbox.deliver(delivery(GOOD))) == [OK, 1, [1]]
-    assert answer(await mailbox.deliver(delivery(GOOD, call=2))) == [OK, 1, [1]]
+    assert answer(await mailbox.deliver(delivery(GOOD, attempt=2))) == [OK, 1, [1]]
     second = envelope(2, quick(2))
-    assert answer(await mailbox.deliver(delivery(second, call=3, frame=2, cursor=1))) == [OK, 2, [2]]
-    assert answer(await mailbox.deliver(delivery(second, call=4, frame=2, cursor=1))) == [OK, 2, [2]]
-    assert answer(await mailbox.deliver(delivery(second, call=5, frame=2, cursor=2)))[2] == []
+    assert answer(await mailbox.deliver(delivery(second, frame=2, cursor=1))) == [OK, 2, [2]]
+    assert answer(await mailbox.deliver(delivery(second, frame=2, attempt=2, cursor=1))) == [OK, 2, [2]]
+    assert answer(await mailbox.deliver(delivery(second, frame=2, attempt=3, cursor=2)))[2] == []
     assert peer.seen == ["1", "2"]
 
 
 async def test_an_attempt_that_a_later_one_overtook_gets_no_replies(mailbox: Mailbox, peer: Peer) -> None:
-    assert answer(await mailbox.deliver(delivery(GOOD, call=2))) == [OK, 1, [1]]
-    assert answer(await mailbox.deliver(delivery(GOOD, call=1)))[2] == []
+    assert answer(await mailbox.deliver(delivery(GOOD, attempt=2))) == [OK, 1, [1]]
+    assert answer(await mailbox.deliver(delivery(GOOD, attempt=1)))[2] == []
     assert peer.seen == ["1"]
+
+
+async def test_a_copy_of_a_frame_that_is_long_over_gets_no_replies(mailbox: Mailbox, peer: Peer) -> None:
+    for number in range(1, 2 * WINDOW + 1):
+        await mailbox.deliver(delivery(envelope(number, quick(number)), frame=number))
+    assert answer(await mailbox.deliver(delivery(GOOD, attempt=9)))[2] == []
+    assert len(peer.seen) == 2 * WINDOW
+
+
+async def test_a_frame_from_the_far_future_is_refused(mailbox: Mailbox) -> None:
+    await mailbox.deliver(delivery(GOOD))
+    with pytest.raises(DecodeError, match="frame 6 came when 1 was the last one"):
+        await mailbox.deliver(delivery(GOOD, frame=WINDOW + 2))
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_frames_that_overtook_each_other_start_in_their_order(mailbox: Mailbox, peer: Peer, seed: int) -> None:
+    frames = [delivery(envelope(number, quick(number)), frame=number) for number in range(1, WINDOW + 1)]
+    random.Random(seed).shuffle(frames)
+    waiting = [asyncio.ensure_future(mailbox.deliver(frame)) for frame in frames]
+    answers = [answer(frames) for frames in await asyncio.gather(*waiting)]
+    assert peer.seen == [str(number) for number in range(1, WINDOW + 1)]
+    assert sorted(number for _, _, numbers in answers for number in numbers) == list(range(1, WINDOW + 1))
 
 
 async def test_another_epoch_is_refused_unread(mailbox: Mailbox, peer: Peer) -> None:
@@ -239,10 +263,25 @@ async def test_a_new_incarnation_of_the_sender_ends_what_the_old_one_had_asked_f
     assert peer.finished == []
 
 
+async def test_a_forgotten_peer_is_told_so_and_what_it_asked_for_is_cancelled(mailbox: Mailbox, peer: Peer) -> None:
+    await mailbox.deliver(delivery(envelope(1, slow(1))))
+    collecting = asyncio.ensure_future(mailbox.collect(msgpack.packb([FRAME_VERSION, "asker", 1, 1, 1, 0, False])))
+    await ticks(3)
+    mailbox.forget("asker")
+    mailbox.forget("nobody")
+    assert answer(await collecting) == [OK, 0, []]
+    assert peer.cancelled == ["1"]
+    assert answer(await mailbox.deliver(delivery(GOOD, frame=2))) == [FORGOTTEN, 0, []]
+    newer = msgpack.packb([FRAME_VERSION, "asker", 2, 1, 1, 1, 0, [envelope(1, quick(5))]])
+    assert answer(await mailbox.deliver(newer)) == [OK, 1, [1]]
+    assert answer(await mailbox.deliver(delivery(GOOD, frame=2))) == [STALE_SENDER, 0, []]
+    assert peer.seen == ["1", "5"]
+
+
 async def test_a_full_mailbox_keeps_deliver_waiting_and_its_urgent_door_open(peer: Peer, clean_loop: None) -> None:
     mailbox = peer.mailbox(capacity=2)
     await mailbox.deliver(delivery(envelope(1, slow(1)), envelope(2, slow(2))))
-    waiting = asyncio.ensure_future(mailbox.deliver(delivery(envelope(3, quick(3)), call=2, frame=2)))
+    waiting = asyncio.ensure_future(mailbox.deliver(delivery(envelope(3, quick(3)), frame=2)))
     await ticks(20)
     assert not waiting.done()
     mailbox.control(msgpack.packb([FRAME_VERSION, "asker", 1, 1, 1, [1], [envelope(4, quick(4))]]))
@@ -253,12 +292,14 @@ async def test_a_full_mailbox_keeps_deliver_waiting_and_its_urgent_door_open(pee
 async def test_frames_that_wait_for_room_start_in_their_order(peer: Peer, clean_loop: None) -> None:
     mailbox = peer.mailbox(capacity=1)
     await mailbox.deliver(delivery(envelope(1, slow(1))))
-    frames = [delivery(envelope(number, quick(number)), call=number, frame=number) for number in range(2, 10)]
-    waiting = [asyncio.ensure_future(mailbox.deliver(frame)) for frame in frames]
+    frames = [delivery(envelope(number, quick(number)), frame=number) for number in range(2, WINDOW + 2)]
+    waiting = [asyncio.ensure_future(mailbox.deliver(frame)) for frame in reversed(frames)]
+    await ticks(5)
+    again = asyncio.ensure_future(mailbox.deliver(delivery(envelope(2, quick(2)), frame=2, attempt=2)))
     await ticks(5)
     peer.gate.set()
-    await asyncio.gather(*waiting)
-    assert peer.seen == [str(number) for number in range(1, 10)]
+    await asyncio.gather(*waiting, again)
+    assert peer.seen == [str(number) for number in range(1, WINDOW + 2)]
     await mailbox.close()
 
 
@@ -279,7 +320,7 @@ async def test_lingering_ends_without_a_reply(peer: Peer, clean_loop: None) -> N
 
 
 async def test_flow_waits_while_the_asker_is_far_behind(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Mailbox, "OUTBOX", 10)
+    monkeypatch.setattr("umbel.actors.session.OUTBOX", 10)
     sent: list[int] = []
 
     async def stream(message: CancelRun, caller: Caller) -> RunsCancelled:
@@ -304,7 +345,7 @@ async def test_flow_waits_while_the_asker_is_far_behind(mailbox: Mailbox, monkey
 
 async def test_close_cancels_what_runs_and_what_has_not_begun(mailbox: Mailbox, peer: Peer) -> None:
     await mailbox.deliver(delivery(envelope(1, slow(1))))
-    late = asyncio.ensure_future(mailbox.deliver(delivery(envelope(2, slow(2)), call=2, frame=2)))
+    late = asyncio.ensure_future(mailbox.deliver(delivery(envelope(2, slow(2)), frame=2)))
     await ticks(1)
     await mailbox.close()
     await late
