@@ -154,6 +154,7 @@ class FrameServer:
         self._server: asyncio.Server | None = None
         self._peers: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._wires: set[Wire] = set()
 
     async def start(self) -> tuple[str, int]:
         """Listen on a free port; the address."""
@@ -162,13 +163,19 @@ class FrameServer:
         return self._host, port
 
     async def close(self) -> None:
-        """Take no more connections."""
+        """End every connection, and take no more."""
         if self._server is not None:
             self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        for wire in self._wires:
+            wire.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _accept(self) -> Wire:
         peer: list[str] = []
-        wire = Wire(lambda: self._left(peer))
+        wire = Wire(lambda: self._left(wire, peer))
+        self._wires.add(wire)
         self._keep(asyncio.ensure_future(self._welcome(wire, peer)))
         return wire
 
@@ -214,8 +221,9 @@ class FrameServer:
             else:
                 wire.send(call, ANSWER, frame, large)
 
-    def _left(self, peer: list[str]) -> None:
+    def _left(self, wire: Wire, peer: list[str]) -> None:
         """A peer that does not come back within half a minute is forgotten, and what it asked for is cancelled."""
+        self._wires.discard(wire)
         for name in peer:
             self._peers[name] -= 1
             asyncio.get_running_loop().call_later(GONE_SECONDS, self._forget, name)
