@@ -115,6 +115,8 @@ async def test_a_stranger_is_refused(served: Served) -> None:
 
 
 async def test_a_server_that_does_not_know_the_secret_is_refused() -> None:
+    gone = asyncio.Event()
+
     async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(os.urandom(32))
         await reader.read(1_000)
@@ -122,11 +124,14 @@ async def test_a_server_that_does_not_know_the_secret_is_refused() -> None:
         await writer.drain()
         await reader.read()
         writer.close()
+        await writer.wait_closed()
+        gone.set()
 
     server = await asyncio.start_server(impostor, "127.0.0.1", 0)
     connection = Connection()
     with pytest.raises(OSError, match="secret"):
         await connection.connect(server.sockets[0].getsockname()[:2], SECRET, "asker")
+    await gone.wait()
     server.close()
 
 
