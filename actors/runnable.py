@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
@@ -128,7 +128,7 @@ class Runnable:
         timeout: float | None = None,
         stream_tokens: bool = False,
         runtime: RuntimePort | None = None,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """Run one turn and yield its events; the arguments are those of :meth:`arun`.
 
         The last event is a ``TerminateEvent``; errors are raised after it. Closing the stream early stops the run. If

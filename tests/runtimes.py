@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -18,9 +19,9 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
 
-    resources = {"browser": 4}
+    resources: dict[str, float] = {"browser": 4}
     ray.init(
-        address="local", num_cpus=8, resources=resources, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+        address="local", num_cpus=8, resources=resources, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
     )
     yield ray
     ray.shutdown()

@@ -22,6 +22,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .marks import kill_marked
+
 if TYPE_CHECKING:
     from .decorator import Tool
 
@@ -85,23 +87,10 @@ def _start_guard(fd: int) -> None:
             signal.sigwait({signal.SIGTERM})
         with contextlib.suppress(ProcessLookupError):
             os.killpg(leader, signal.SIGKILL)
-        while _kill_marked(f"{MARK}={os.environ[MARK]}".encode()):
+        while kill_marked(f"{MARK}={os.environ[MARK]}"):
             continue
     finally:
         os._exit(0)
-
-
-def _kill_marked(mark: bytes) -> bool:
-    """Kill the processes that inherited ``mark``, in whatever session they are; whether there were any."""
-    found = False
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        with contextlib.suppress(OSError):  # it has ended, or it is somebody else's
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                os.kill(int(entry.name), signal.SIGKILL)
-                found = True
-    return found
 
 
 class Worker:

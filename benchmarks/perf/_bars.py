@@ -41,41 +41,41 @@ def ratio(records: Records, subject: str, workload: str, figure: str, peers: lis
 
 
 def bars(records: Records, peers: list[str]) -> Iterator[Bar]:
-    """Every bar, in the order of the table."""
-    needs = None if peers else "--compare"
-    for workload in ("w1", "w2"):
-        against = ratio(records, "inline", workload, "median_ms", peers)
-        yield Bar(f"inline {workload}: time / best peer's", against, 1.0, at_least=False, needs=needs)
-    yield Bar(
-        "inline w3_1000: runs/s / best peer's", _rate(records, "inline", "w3_1000", peers), 1.0, at_least=True, needs=needs
-    )
-    reference = [peer for peer in peers if peer == REFERENCE]
-    for workload in ("w3_1000", "w3_10000"):
-        yield Bar(
-            f"ray {workload}: runs/s / best peer's", _rate(records, "ray", workload, peers), 1.5, at_least=True, needs=needs
-        )
-        against = _rate(records, "ray", workload, reference)
-        yield Bar(f"ray {workload}: runs/s / {REFERENCE}'s", against, 2.5, at_least=True, needs=needs)
-        rate = median(records, "ray", workload, "runs_per_s")
-        against = None if rate is None else rate / RAY_SYSTEM
-        yield Bar(f"ray {workload}: runs/s / {RAY_SYSTEM:g} of a system on Ray", against, 25.0, at_least=True)
-    for workload in ("w3_1000", "w3_10000"):
-        against = _rate(records, "colocated", workload, peers)
-        yield Bar(f"colocated {workload}: runs/s / best peer's", against, 2.5, at_least=True, needs=needs)
-    yield Bar("ray w2: bare round trips", median(records, "ray", "w2", "round_trips"), 6.0, at_least=False)
-    yield Bar("colocated w2: bare round trips", median(records, "colocated", "w2", "round_trips"), 4.0, at_least=False)
+    """Every bar, in the order of the issue: inline, Ray, Ray with colocated agents, then what holds for all of them."""
+    yield from inline_bars(records, peers)
+    yield from ray_bars(records, peers)
     for kind in KINDS:
         wall, ideal = median(records, kind, "w4", "wall_s"), median(records, kind, "w4", "ideal_s")
         yield Bar(f"{kind} w4: time / ideal", wall / ideal if wall and ideal else None, 1.4, at_least=False)
     for kind in KINDS:
-        yield Bar(
-            f"{kind} w4_10000: runs in flight at once", median(records, kind, "w4_10000", "in_flight"), 10_000, at_least=True
-        )
+        together = median(records, kind, "w4_10000", "in_flight")
+        yield Bar(f"{kind} w4_10000: runs in flight at once", together, 10_000, at_least=True)
         yield Bar(f"{kind} w4_10000: KiB per run", median(records, kind, "w4_10000", "kib_per_run"), 20.0, at_least=False)
     for kind in KINDS:
-        against = ratio(records, kind, "w5", "median_ms", peers)
-        yield Bar(f"{kind} w5: time / best peer's", against, 1.0, at_least=False, needs=needs)
+        yield against(records, kind, "w5", peers, 1.0)
 
 
-def _rate(records: Records, subject: str, workload: str, peers: list[str]) -> float | None:
-    return ratio(records, subject, workload, "runs_per_s", peers)
+def inline_bars(records: Records, peers: list[str]) -> Iterator[Bar]:
+    for workload in ("w1", "w2", "w3_1000"):
+        yield against(records, "inline", workload, peers, 1.0)
+
+
+def ray_bars(records: Records, peers: list[str]) -> Iterator[Bar]:
+    for workload in ("w3_1000", "w3_10000"):
+        yield against(records, "ray", workload, peers, 1.5)
+        yield against(records, "ray", workload, [peer for peer in peers if peer == REFERENCE], 2.5, f"{REFERENCE}'s")
+        rate = median(records, "ray", workload, "runs_per_s")
+        faster = None if rate is None else rate / RAY_SYSTEM
+        yield Bar(f"ray {workload}: runs/s / {RAY_SYSTEM:g} of another system on Ray", faster, 25.0, at_least=True)
+    for workload in ("w3_1000", "w3_10000"):
+        yield against(records, "colocated", workload, peers, 2.5)
+    for kind, limit in (("ray", 6.0), ("colocated", 4.0)):
+        yield Bar(f"{kind} w2: bare Ray calls", median(records, kind, "w2", "round_trips"), limit, at_least=False)
+
+
+def against(records: Records, kind: str, workload: str, peers: list[str], limit: float, whose: str = "best peer's") -> Bar:
+    """Ours against theirs: at least ``limit`` times the rate, or at most ``limit`` times the time."""
+    rate = workload.startswith("w3")
+    value = ratio(records, kind, workload, "runs_per_s" if rate else "median_ms", peers)
+    name = f"{kind} {workload}: {'runs/s' if rate else 'time'} / {whose}"
+    return Bar(name, value, limit, at_least=rate, needs=None if peers else "--compare")

@@ -1,4 +1,4 @@
-"""Messages between two processes: batched by the mailbox, and one Ray call each. See README.md.
+"""Messages between two processes: through the mailbox, and one Ray call each. See README.md.
 
 python benchmarks/perf/mailbox.py [--conversations 1,10,100,1000] [--repeat 5] [--seconds 1] [--json] [--check]
 
@@ -14,18 +14,16 @@ import asyncio
 import gc
 import json
 import os
-import platform
+import secrets
 import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from importlib import metadata
 from typing import Any
 
 import psutil
-from _bars import Bar
 from _measure import seconds as cpu_seconds
-from rich.console import Console
+from _report import Bar, circumstances, console, one_line, plain_table, say, verdict
 from rich.table import Table
 
 from umbel.actors.frames import Caller
@@ -39,14 +37,15 @@ BARE_CALLS = 50
 MANY = 1_000
 AT_LEAST, AT_MOST = 25.0, 1.3
 ENDS = ("driver", "actor")
-WAYS = ("call", "mailbox")
-NAMESPACE = "bench"
+WAYS = {"call": "a Ray call each", "frames": "mailbox, frames as Ray calls", "mailbox": "mailbox"}
+BARE = {"bare": "a bare Ray call, nothing decoded"}
+RUNTIME = "bench"
 Figures = dict[str, float]
 Records = dict[tuple[str, int], list[dict[str, Figures]]]  # (end, conversations) -> per repetition: way -> figures
 now = time.perf_counter
 
 
-def padded(make: Callable[[str], Any]) -> Any:
+def padded(make: Callable[[str], ToolProgress]) -> ToolProgress:
     """The message that ``make`` builds around a text, with a text that makes it 500 bytes."""
     return make("x" * (BYTES - len(encode(make(""))[1])))
 
@@ -56,10 +55,12 @@ REPLY = padded(lambda text: ToolProgress(tool_call_id="answered", progress=1.0, 
 
 
 def settle_memory() -> None:
-    """As ``Host`` does: the collector need not look again at what is alive now."""
+    """As the runtime's actors do: the collector looks no more at what is alive now, and rarely at the rest."""
+    from umbel.cluster.host import COLLECT_AFTER
+
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 async def converse(count: int, seconds: float, ask: Callable[[], Awaitable[Any]]) -> Figures:
@@ -78,63 +79,76 @@ async def converse(count: int, seconds: float, ask: Callable[[], Awaitable[Any]]
             before = after
 
     await asyncio.gather(*(conversation() for _ in range(count)))
-    return {"messages_per_s": 2 * len(times) / (now() - start), "p50_ms": statistics.median(times) * 1e3}
+    return figures(times, now() - start)
+
+
+def figures(times: list[float], seconds: float) -> Figures:
+    return {"messages_per_s": 2 * len(times) / seconds, "p50_ms": statistics.median(times) * 1e3}
 
 
 class End:
     """The asking side, in this process or in an actor."""
 
-    def __init__(self, name: str, peer: str) -> None:
+    def __init__(self, name: str, peer: str, secret: bytes) -> None:
         import ray
 
-        from umbel.cluster.host import NAMESPACE as RAY_NAMESPACE
-        from umbel.cluster.host import RayTransport, actor_name
+        from umbel.cluster.host import NAMESPACE, Identity, RayTransport, actor_name
 
-        self._peer = ray.get_actor(actor_name(NAMESPACE, peer), RAY_NAMESPACE)
-        self._link = Link(name, time.time_ns(), peer, RayTransport(NAMESPACE, peer))
+        self._peer = ray.get_actor(actor_name(RUNTIME, peer), NAMESPACE)
+        self._links = {
+            way: Link(f"{name}-{way}", time.time_ns(), peer, RayTransport(Identity(RUNTIME, name, secret), peer, direct=direct))
+            for way, direct in (("mailbox", True), ("frames", False))
+        }
 
-    async def ask_by_call(self) -> Any:
+    def ask(self, way: str) -> Callable[[], Awaitable[Any]]:
+        if way == "call":
+            return self._call
+        link = self._links[way]
+        return lambda: link.request(REQUEST)
+
+    async def _call(self) -> Any:
         return decode(*await self._peer.call.remote(*encode(REQUEST)))
 
-    async def ask_by_mailbox(self) -> Any:
-        return await self._link.request(REQUEST)
-
     async def measure(self, way: str, count: int, seconds: float) -> Figures:
-        return await converse(count, seconds, self.ask_by_mailbox if way == "mailbox" else self.ask_by_call)
+        return await converse(count, seconds, self.ask(way))
 
     async def one_at_a_time(self, seconds: float) -> dict[str, Figures]:
         """One conversation, all ways in short turns, so that what else the machine does hits all alike."""
         payload, end = b"x" * BYTES, now() + seconds
-        times: dict[str, list[float]] = {"bare": [], "call": [], "mailbox": []}
-        asks = {"bare": lambda: self._peer.echo.remote(payload), "call": self.ask_by_call, "mailbox": self.ask_by_mailbox}
+        asks = {"bare": lambda: self._peer.echo.remote(payload), **{way: self.ask(way) for way in WAYS}}
+        times: dict[str, list[float]] = {way: [] for way in asks}
         while now() < end:
             for way, ask in asks.items():
                 for _ in range(BARE_CALLS):
                     before = now()
                     await ask()
                     times[way].append(now() - before)
-        return {
-            way: {"messages_per_s": 2 * len(taken) / sum(taken), "p50_ms": statistics.median(taken) * 1e3}
-            for way, taken in times.items()
-        }
+        return {way: figures(taken, sum(taken)) for way, taken in times.items()}
 
 
 class Actor:
-    """What ``umbel.cluster.host.Host`` offers a link, with one handler; and the other end for the actor-to-actor figures."""
+    """What the runtime's ``Host`` offers a link, with one handler; also the asking end of the actor-to-actor figures."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, secret: bytes) -> None:
+        from umbel.cluster.sockets import FrameServer
+
         self._name = name
+        self._secret = secret
         self._epoch = time.time_ns()
         self._mailbox = Mailbox(name, self._epoch)
         self._mailbox.on(ToolProgress, self._reply)
+        self._server = FrameServer(self._mailbox, secret, "127.0.0.1")
+        self._address: tuple[str, int] | None = None
         self._end: End | None = None
         settle_memory()
 
     async def _reply(self, message: ToolProgress, caller: Caller) -> ToolProgress:
-        return REPLY  # type: ignore[no-any-return]
+        return REPLY
 
-    async def hello(self) -> int:
-        return self._epoch
+    async def hello(self) -> tuple[int, str, int]:
+        if self._address is None:
+            self._address = await self._server.start()
+        return (self._epoch, *self._address)
 
     async def deliver(self, frame: bytes, *large: bytes) -> bytes:
         return (await self._mailbox.deliver(frame, large))[0]
@@ -153,7 +167,7 @@ class Actor:
         return payload
 
     async def connect(self, peer: str) -> None:
-        self._end = End(self._name, peer)
+        self._end = End(self._name, peer, self._secret)
 
     async def measure(self, way: str, count: int, seconds: float) -> Figures:
         assert self._end is not None
@@ -170,36 +184,39 @@ class Bench:
     def __init__(self) -> None:
         import ray
 
-        from umbel.cluster.host import NAMESPACE as RAY_NAMESPACE
-        from umbel.cluster.host import OPTIONS, actor_name
+        from umbel.cluster.host import NAMESPACE, OPTIONS, actor_name
+
+        secret = secrets.token_bytes(32)
 
         def start(name: str) -> Any:
-            options = {**OPTIONS, "name": actor_name(NAMESPACE, name), "namespace": RAY_NAMESPACE}
-            return ray.remote(Actor).options(**options).remote(name)
+            options = {**OPTIONS, "name": actor_name(RUNTIME, name), "namespace": NAMESPACE}
+            return ray.remote(Actor).options(**options).remote(name, secret)
 
         self._peer, self._asker = start("peer"), start("asker")
         ray.get([self._peer.hello.remote(), self._asker.connect.remote("peer")])
-        self._driver = End("driver", "peer")
+        self._driver = End("driver", "peer", secret)
 
     async def measure(self, end: str, count: int, seconds: float) -> dict[str, Figures]:
         """Every way, one after the other."""
         if count == 1:
-            return await (self._driver.one_at_a_time(seconds) if end == "driver" else self._asker.one_at_a_time.remote(seconds))
+            each = self._driver.one_at_a_time if end == "driver" else self._asker.one_at_a_time.remote
+            taken: dict[str, Figures] = await each(seconds * len(WAYS))
+            return taken
         measure = self._driver.measure if end == "driver" else self._asker.measure.remote
-        figures = {}
+        taken = {}
         for way in WAYS:
             before, start = tree_seconds(), now()
-            figures[way] = await measure(way, count, seconds)
-            messages = figures[way]["messages_per_s"] * (now() - start)
-            figures[way]["cpu_us"] = (tree_seconds() - before) / messages * 1e6
-        return figures
+            taken[way] = await measure(way, count, seconds)
+            messages = taken[way]["messages_per_s"] * (now() - start)
+            taken[way]["cpu_us"] = (tree_seconds() - before) / messages * 1e6
+        return taken
 
     async def sweep(self, sizes: list[int], repetitions: int, seconds: float) -> Records:
         records: Records = {}
         settle_memory()
         for end in ENDS:
-            await self.measure(end, 1, 0.2)
-            await self.measure(end, 100, 0.5)
+            await self.measure(end, 1, 0.1)
+            await self.measure(end, 100, 0.3)
         for number in range(repetitions):
             for count in sizes:
                 for end in ENDS:
@@ -212,19 +229,14 @@ class Bench:
 def tree_seconds() -> float:
     """CPU time of this process and all that it started, Ray's own processes among them."""
     me = psutil.Process()
-    return sum(cpu_seconds(process) for process in (me, *me.children(recursive=True)))
-
-
-def say(what: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\033[K{what}", end="", file=sys.stderr, flush=True)
+    return float(sum(cpu_seconds(process) for process in (me, *me.children(recursive=True))))
 
 
 # showing
 
 
 def median(records: Records, end: str, count: int, way: str, figure: str) -> float | None:
-    values = [each[way][figure] for each in records.get((end, count), []) if way in each]
+    values = [each[way][figure] for each in records.get((end, count), []) if figure in each.get(way, {})]
     return statistics.median(values) if values else None
 
 
@@ -234,50 +246,27 @@ def ratio(records: Records, end: str, count: int, figure: str, ours: str, theirs
 
 
 def bars(records: Records) -> list[Bar]:
-    """One per end and bar."""
+    """Both bars, for both ends."""
     found = []
     for end in ENDS:
         faster = ratio(records, end, MANY, "messages_per_s", "mailbox", "call")
-        found.append(Bar(f"{end}: messages/s at {MANY:,} conversations / one call each", faster, AT_LEAST, at_least=True))
+        found.append(Bar(f"{end}: messages/s at {MANY:,} conversations / a Ray call each", faster, AT_LEAST, at_least=True))
         slower = ratio(records, end, 1, "p50_ms", "mailbox", "bare")
-        found.append(Bar(f"{end}: round trip at one conversation / a bare call", slower, AT_MOST, at_least=False))
+        found.append(Bar(f"{end}: round trip at one conversation / a bare Ray call", slower, AT_MOST, at_least=False))
     return found
 
 
 def table(records: Records) -> Table:
-    shown = Table(title="500-byte requests and replies", title_justify="left", box=None, pad_edge=False)
-    for name in ("from", "conversations", "way", "messages/s", "p50 ms", "CPU us a message", "x one call each"):
-        shown.add_column(name, justify="left" if name in {"from", "way"} else "right")
+    columns = ("from", "way", "conversations", "messages/s", "p50 ms", "CPU us a message", "x a Ray call each")
+    shown = plain_table("500-byte requests and replies", *columns, left=2)
     for end, count in records:
-        for way in (*(("bare",) if count == 1 else ()), *WAYS):
+        for way, name in {**(BARE if count == 1 else {}), **WAYS}.items():
             rate, p50 = (median(records, end, count, way, figure) or 0.0 for figure in ("messages_per_s", "p50_ms"))
-            cpu = None if count == 1 else median(records, end, count, way, "cpu_us")
+            cpu = median(records, end, count, way, "cpu_us")
             faster = ratio(records, end, count, "messages_per_s", way, "call") or 0.0
             cells = [f"{rate:,.0f}", f"{p50:.2f}", "" if cpu is None else f"{cpu:,.1f}", f"{faster:.2f}"]
-            shown.add_row(end, f"{count:,}", way, *cells)
+            shown.add_row(end, name, f"{count:,}", *cells)
     return shown
-
-
-def verdict(found: list[Bar]) -> Table:
-    shown = Table(title="Bars", title_justify="left", box=None, pad_edge=False)
-    for name in ("", "value", "bar", ""):
-        shown.add_column(name, justify="left" if not name else "right")
-    for bar in found:
-        word = {True: "[green]ok[/]", False: "[red]FAIL[/]", None: "not measured"}[bar.holds]
-        value = "-" if bar.value is None else f"{bar.value:.2f}"
-        shown.add_row(bar.name, value, f"{'>=' if bar.at_least else '<='} {bar.limit:g}", word)
-    return shown
-
-
-def circumstances() -> dict[str, Any]:
-    """What the figures depend on."""
-    return {
-        "umbel": metadata.version("umbel"),
-        "ray": metadata.version("ray"),
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
-    }
 
 
 # the command
@@ -285,7 +274,7 @@ def circumstances() -> dict[str, Any]:
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description="Messages between two processes on Ray: batched by the mailbox, and one Ray call each.",
+        description="Messages between two processes on Ray: through the mailbox, and one Ray call each.",
         epilog="example: mailbox.py --conversations 1,1000 --check",
     )
     parser.add_argument("--conversations", default="1,10,100,1000", help="how many at once (%(default)s)")
@@ -308,7 +297,7 @@ def main() -> int:
     os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
 
-    told = circumstances()
+    told = circumstances(load=round(os.getloadavg()[0], 1))
     ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
         records = asyncio.run(Bench().sweep(chosen.conversations, chosen.repeat, chosen.seconds))
@@ -319,11 +308,11 @@ def main() -> int:
         shown = [{"from": end, "conversations": count, "repetitions": each} for (end, count), each in records.items()]
         print(json.dumps({"circumstances": told, "bars": [bar.to_dict() for bar in found], "records": shown}, indent=1))
     else:
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-        console.print(table(records))
-        console.print()
-        console.print(verdict(found))
-        console.print(", ".join(f"{name} {value}" for name, value in told.items()))
+        out = console()
+        out.print(table(records))
+        out.print()
+        out.print(verdict(found))
+        out.print(one_line(told))
     return 1 if chosen.check and any(bar.holds is False for bar in found) else 0
 
 

@@ -219,8 +219,13 @@ def main() -> int:
             show(verdict(found))
         show(one_line(told))
     for subject, workload, problem in failed:
-        print(f"{workload} of {subject} failed:\n{problem}", file=sys.stderr)
+        print(f"{workload} of {subject} failed: {last_line(problem)}", file=sys.stderr)
     return 1 if failed or any(bar.holds is False for bar in found) else 0
+
+
+def last_line(problem: str) -> str:
+    """The error itself; ``--json`` has the end of its traceback too."""
+    return problem.strip().splitlines()[-1]
 
 
 def as_json(records: Records) -> list[dict[str, Any]]:

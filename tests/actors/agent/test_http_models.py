@@ -9,6 +9,7 @@ import pytest
 
 from umbel import Agent, RetryPolicy, Runtime, tool
 from umbel.errors import AuthenticationFailed, RateLimited
+from umbel.events import ModelRetryEvent, TerminateEvent
 
 ACCOUNTS = itertools.count()
 RETRY = RetryPolicy(initial_delay=0.05, max_retries=4)
@@ -47,9 +48,9 @@ async def test_a_rate_limit_is_waited_out_and_reported(runtime: Runtime, llmock:
     llmock.rate_limit(times=1, retry_after=1)
     llmock.reply("after the wait")
     events = [event async for event in agent_for(llmock).run("hi")]
-    retries = [event for event in events if event.event_type == "model_retry"]
+    retries = [event for event in events if isinstance(event, ModelRetryEvent)]
     assert [(event.reason, event.status_code, event.from_retry_after) for event in retries] == [("rate_limit", 429, True)]
-    assert events[-1].final_message == "after the wait"
+    assert isinstance(events[-1], TerminateEvent) and events[-1].final_message == "after the wait"
     llmock.assert_resilient(strict=True)
 
 

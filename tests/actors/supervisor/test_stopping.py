@@ -108,7 +108,7 @@ async def test_a_sync_tool_is_killed_after_the_grace(runtime: Runtime, tmp_path:
 @pytest.mark.spec("API-25", "API-26", "BUG-57")
 async def test_an_idle_cancel_arms_the_next_run_only(runtime: Runtime) -> None:
     agent = Agent(ScriptedModel([text("hi")]))
-    assert agent.cancel() == 0 and agent.is_cancelled
+    assert (agent.cancel(), agent.is_cancelled) == (0, True)
     assert (await agent.arun("first")).stop_reason == "cancelled"
     assert not agent.is_cancelled
     assert (await agent.arun("second")).stop_reason == "complete"

@@ -10,7 +10,7 @@ import pytest
 
 from umbel import Agent, Message, ModelResponse, Runtime, ToolCall, ToolContext, Usage, tool
 from umbel.errors import ConfigurationError, ModelError, RunFailed
-from umbel.events import Event, TerminateEvent, ThinkEvent, ToolCompleteEvent, ToolStartEvent
+from umbel.events import Event, TerminateEvent, ThinkEvent, ToolCompleteEvent, ToolProgressEvent, ToolStartEvent
 from umbel.termination import CustomCondition, MaxIterations, TextMention, ToolCalled
 from umbel.testing import ScriptedModel, text, tool_call, tool_calls
 
@@ -397,7 +397,7 @@ async def test_turns_on_one_thread_queue_up(runtime: Runtime, tmp_path: Path) ->
     agent = Agent(ScriptedModel([text("ok")], delay=0.01), checkpointer=f"sqlite:///{tmp_path}/threads.db")
     await asyncio.gather(*(agent.arun(f"message {i}", thread_id="t") for i in range(8)))
     result = await agent.arun("last", thread_id="t")
-    said = [message.content for message in result.messages if message.role == "user"]
+    said = [message.content or "" for message in result.messages if message.role == "user"]
     assert sorted(said[:-1]) == sorted(f"message {i}" for i in range(8)) and said[-1] == "last"
 
 
@@ -452,5 +452,5 @@ async def test_progress_of_a_tool_comes_between_its_start_and_its_end(runtime: R
     chosen = work if kind == "async" else work_in_process
     events = await events_of(Agent(ScriptedModel([tool_call(chosen.name), text("ok")]), [chosen]), "go")
     assert [event.event_type for event in events][1:5] == ["tool_start", "tool_progress", "tool_progress", "tool_complete"]
-    reports = [event for event in events if event.event_type == "tool_progress"]
+    reports = [event for event in events if isinstance(event, ToolProgressEvent)]
     assert [(report.progress, report.total, report.message) for report in reports] == [(1, 2, "half"), (2, 2, None)]
