@@ -34,9 +34,7 @@ class Watcher:
         command = [sys.executable, "-c", _BOOT, mark, json.dumps(sys.path)]
         nowhere = subprocess.DEVNULL
         # The pipe tells it: nobody else holds its other end.
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
-        )
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True)
 
     def finish(self) -> None:
         """Return when nothing is left."""

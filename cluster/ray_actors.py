@@ -15,6 +15,7 @@ from typing import Any
 from ..protocol.config import Placement, Topology
 from ..protocol.errors import ConfigurationError
 from .cell import AGENT, CHECKPOINTER, SUPERVISOR, TOOLS
+from .local_ray import Watcher, is_joined, start_ray
 from .logs import LogSettings, prune, summary
 
 logger = logging.getLogger("umbel.runtime")
@@ -42,7 +43,7 @@ class RayActors:
         self._handles: dict[str, Any] = {}
         self._pools: set[str] = set()
         self._lock = threading.Lock()
-        self._owns_ray = connect(address, options)
+        self._owns_ray, self._watcher = connect(address, options)
         self._joined = is_joined()
         self._create_default()
 
@@ -78,6 +79,8 @@ class RayActors:
             ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)  # they end workers, close stores
         if self._owns_ray:
             ray.shutdown()
+            if self._watcher is not None:
+                self._watcher.finish()
         elif ray.is_initialized():
             for handle in self._handles.values():
                 ray.kill(handle)
@@ -138,14 +141,6 @@ class RayActors:
         prune(self._logs.folder)
 
 
-def is_joined() -> bool:
-    """Whether other machines may be part of this Ray: it was not started by this process for itself."""
-    from ray._private.worker import global_worker
-
-    node = global_worker.node
-    return node is None or not node.is_head()
-
-
 def check_resources(role: str, placement: Placement) -> None:
     """Refuse what this cluster can never give; Ray would wait for it for ever.
 
@@ -165,8 +160,11 @@ def check_resources(role: str, placement: Placement) -> None:
         raise ConfigurationError(f"the cluster cannot place a {role} actor that needs {', '.join(short)}")
 
 
-def connect(address: str | None, options: dict[str, Any]) -> bool:
-    """Join a Ray cluster or start a local one. Returns whether this process now owns the connection.
+def connect(address: str | None, options: dict[str, Any]) -> tuple[bool, Watcher | None]:
+    """Join a Ray cluster or start a local one.
+
+    Returns:
+        Whether this process now owns the connection, and who watches over a Ray that was started.
 
     Raises:
         ConfigurationError: the address does not answer.
@@ -176,7 +174,7 @@ def connect(address: str | None, options: dict[str, Any]) -> bool:
     import ray
 
     if ray.is_initialized():
-        return False
+        return False, None
     address = address or os.environ.get("RAY_ADDRESS") or None
     settings: dict[str, Any] = {"namespace": "umbel", "logging_level": "ERROR", "log_to_driver": False, **options}
     if address in (None, "local"):
@@ -187,14 +185,14 @@ def connect(address: str | None, options: dict[str, Any]) -> bool:
             sys.stderr.write("umbel: starting a local Ray (a few seconds)...\n")
     on_term = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address=address, **settings)
+        watcher = start_ray(address, settings)
     except ConnectionError as error:
         raise ConfigurationError(
             f"no Ray cluster answers at {address!r}: {error}. Start one with 'ray start --head', or leave the address out"
         ) from error
     if threading.current_thread() is threading.main_thread():  # Ray's handler prints a C++ stack, and may abort
         signal.signal(signal.SIGTERM, _terminate if on_term in (None, signal.SIG_DFL) else on_term)
-    return True
+    return True, watcher
 
 
 def _terminate(number: int, _frame: Any) -> None:

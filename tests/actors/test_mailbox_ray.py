@@ -24,28 +24,36 @@ SECRET = b"s" * 32
 BOUND_SECONDS = 60.0  # Ray needs about 2 s to notice a killed process and to restart it; a busy machine takes longer
 
 
-@pytest.fixture(scope="module")
-def namespace(ray_cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The namespace of a host that was started for this module."""
+def start(home: Path) -> tuple[str, Any]:
+    """A host in a process of its own: (its namespace, its handle)."""
     from umbel.cluster.host import NAMESPACE, OPTIONS, Host, actor_name
     from umbel.cluster.logs import LogSettings
 
     namespace = f"test-{uuid.uuid4().hex[:8]}"
-    logs = LogSettings(levels={}, home=str(tmp_path_factory.mktemp("home")))
     options = {**OPTIONS, "name": actor_name(namespace, NAME), "namespace": NAMESPACE}
-    settings = (Topology().model_dump_json(), logs.model_dump_json(), SECRET, "127.0.0.1")
-    handle: Any = Host.options(**options).remote(namespace, NAME, ["checkpointer"], *settings)
+    settings = (Topology().model_dump_json(), LogSettings(levels={}, home=str(home)).model_dump_json(), SECRET, "127.0.0.1")
+    handle = Host.options(**options).remote(namespace, NAME, ["checkpointer"], *settings)  # type: ignore[attr-defined]  # Ray's
+    return namespace, handle
+
+
+def connect(namespace: str, *, direct: bool) -> Link:
+    from umbel.cluster.host import Identity, RayTransport
+
+    me = f"test-{uuid.uuid4().hex}"
+    return Link(me, time.time_ns(), NAME, RayTransport(Identity(namespace, me, SECRET), NAME, direct=direct))
+
+
+@pytest.fixture(scope="module")
+def namespace(ray_cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The namespace of a host that was started for this module."""
+    namespace, handle = start(tmp_path_factory.mktemp("home"))
     yield namespace
     ray_cluster.kill(handle)
 
 
 @pytest.fixture(params=["connection", "Ray calls"])
 async def link(request: pytest.FixtureRequest, namespace: str) -> AsyncIterator[Link]:
-    from umbel.cluster.host import Identity, RayTransport
-
-    me = f"test-{uuid.uuid4().hex}"
-    transport = RayTransport(Identity(namespace, me, SECRET), NAME, direct=request.param == "connection")
-    link = Link(me, time.time_ns(), NAME, transport)
+    link = connect(namespace, direct=request.param == "connection")
     yield link
     await link.close()
 
@@ -114,12 +122,28 @@ async def test_a_killed_process_fails_what_was_pending_and_the_next_request_reac
 
 
 @pytest.mark.case(25)
-async def test_an_actor_that_is_gone_for_good_fails_at_once(ray_cluster: Any, tmp_path: Path) -> None:
-    from umbel.cluster.host import Identity, RayTransport
-
-    link = Link("test", time.time_ns(), NAME, RayTransport(Identity("nowhere", "test", SECRET), NAME))
+@pytest.mark.parametrize("direct", [True, False])
+async def test_an_actor_that_is_gone_for_good_fails_what_was_pending_and_all_later_requests(
+    ray_cluster: Any, tmp_path: Path, direct: bool
+) -> None:
+    namespace, handle = start(tmp_path)
+    link = connect(namespace, direct=direct)
+    os.kill((await link.request(Ping())).pid, signal.SIGSTOP)
+    pending = [asyncio.ensure_future(link.request(Ping())) for _ in range(5)]
+    await sent(link, 6)
+    ray_cluster.kill(handle)
     async with asyncio.timeout(BOUND_SECONDS):
-        with pytest.raises(PeerLost, match="there is no actor umbel/nowhere/checkpointer/default/0") as caught:
+        errors = await asyncio.gather(*pending, return_exceptions=True)
+        with pytest.raises(PeerLost) as later:
             await link.request(Ping())
+    assert [(type(error), error.delivered) for error in errors if isinstance(error, PeerLost)] == [(PeerLost, "unknown")] * 5
+    assert later.value.delivered == "no"
+    await link.close()
+
+
+async def test_an_actor_that_never_was(ray_cluster: Any) -> None:
+    link = connect("nowhere", direct=True)
+    with pytest.raises(PeerLost, match="there is no actor umbel/nowhere/checkpointer/default/0") as caught:
+        await link.request(Ping())
     assert caught.value.delivered == "no"
     await link.close()
