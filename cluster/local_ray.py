@@ -2,36 +2,40 @@
 
 The kernel ends most of Ray's processes together with the *thread* that started them, so that must be a lasting one. Others
 look for their parent once in a while, and two agents of Ray stay for a minute when everything dies at once: a small
-process watches over them, and kills what is still there after a grace.
+process watches over them, and kills what is still there after a grace. It knows them by their titles and by the files
+of the Ray session that they write.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
-from ..actors.tools.marks import kill_marked, marked
-
-VARIABLE = "UMBEL_LOCAL_RAY"
 GRACE = 2.0
 PATIENCE = 10.0
 _BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[2]); from umbel.cluster.local_ray import watch; watch(sys.argv[1])"
 
 
 class Watcher:
-    """A process that waits for this one to end, or for :meth:`finish`, and then for everything with ``mark``."""
+    """A process that waits for this one to end, or for :meth:`finish`, and then for every process of a Ray session.
 
-    def __init__(self, mark: str) -> None:
-        command = [sys.executable, "-c", _BOOT, mark, json.dumps(sys.path)]
+    Args:
+        session: the session's folder.
+    """
+
+    def __init__(self, session: str) -> None:
+        command = [sys.executable, "-c", _BOOT, session, json.dumps(sys.path)]
         nowhere = subprocess.DEVNULL
         # The pipe tells it: nobody else holds its other end.
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True)
@@ -50,14 +54,11 @@ class Watcher:
 def start_ray(address: str | None, settings: dict[str, Any]) -> Watcher | None:
     """``ray.init``. Returns who watches over a Ray that was started here, or None when one was joined."""
     import ray
+    from ray._private.worker import global_worker
 
-    mark = uuid.uuid4().hex
-    os.environ[VARIABLE] = mark  # only for what is started here and now: the user's own processes are their own
-    try:
-        lastingly(lambda: ray.init(address=address, **settings))
-    finally:
-        del os.environ[VARIABLE]
-    return None if is_joined() else Watcher(mark)
+    lastingly(lambda: ray.init(address=address, **settings))
+    node: Any = global_worker.node
+    return None if is_joined() else Watcher(node.get_session_dir_path())
 
 
 def is_joined() -> bool:
@@ -68,14 +69,40 @@ def is_joined() -> bool:
     return node is None or not node.is_head()
 
 
-def watch(mark: str) -> None:
-    """The watcher's main function: wait for the end of standard input, then for the end of what is marked."""
+def watch(session: str) -> None:
+    """The watcher's main function: wait for the end of standard input, then for the end of the session's processes."""
     sys.stdin.buffer.read()
     patience = time.monotonic() + GRACE
-    while marked(f"{VARIABLE}={mark}"):
+    while left := processes_of(session):
         if time.monotonic() > patience:
-            kill_marked(f"{VARIABLE}={mark}")
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
+
+
+def processes_of(session: str) -> list[int]:
+    """Ray's own processes of a session. A program that uses it writes a log there too, but is nobody's to kill."""
+    processes = [process for process in Path("/proc").iterdir() if process.name.isdigit()]
+    return [int(each.name) for each in processes if _is_rays_own(each, session) and _writes_into(each, session)]
+
+
+def _is_rays_own(process: Path, session: str) -> bool:
+    with contextlib.suppress(OSError):  # it has ended
+        command = (process / "cmdline").read_bytes()
+        return command.startswith(b"ray::") or session.encode() in command
+    return False
+
+
+def _writes_into(process: Path, folder: str) -> bool:
+    with contextlib.suppress(OSError):  # it has ended, or it is somebody else's
+        for descriptor in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if descriptor.readlink().is_relative_to(folder):
+                    flags = (process / "fdinfo" / descriptor.name).read_text().split("flags:")[1].split()[0]
+                    if int(flags, 8) & os.O_ACCMODE != os.O_RDONLY:
+                        return True
+    return False
 
 
 _lock = threading.Lock()

@@ -8,21 +8,13 @@ import signal
 from pathlib import Path
 
 
-def marked(entry: str) -> list[int]:
-    """Ids of the other processes whose environment began with ``NAME=value`` in it."""
-    found = []
+def kill_marked(entry: str) -> bool:
+    """SIGKILL the other processes whose environment began with ``NAME=value`` in it; whether there were any."""
+    found = False
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) != os.getpid():
             with contextlib.suppress(OSError):  # it has ended, or it is somebody else's
                 if entry.encode() in (process / "environ").read_bytes().split(b"\0"):
-                    found.append(int(process.name))
+                    os.kill(int(process.name), signal.SIGKILL)
+                    found = True
     return found
-
-
-def kill_marked(entry: str) -> bool:
-    """SIGKILL them; whether there were any."""
-    found = marked(entry)
-    for pid in found:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    return bool(found)

@@ -177,7 +177,7 @@ def test_no_process_is_left(session: Session, ending: str, number: signal.Signal
     code, out, err = session.finish()
     assert code in codes, err
     assert out == "quick\n"
-    wait_until(lambda: not session.left(), 60)
+    wait_until(lambda: not session.left(), 30)
     assert not session.left()
     assert not [noise for noise in NOISE if noise in err], err
     if number is None:

@@ -195,7 +195,7 @@ def test_free_form_values_anywhere_are_checked() -> None:
         ),
         r"state\.tool_executions\[0\]\.arguments\.when": AgentState().with_tool_execution(execution),
         r"state\.provider_state is a set": AgentState().with_provider_state({1}),
-        r"nested more than 100 levels": AgentState().with_provider_state(deep),
+        r"nested more than 100 levels": AgentState().evolve(provider_state=deep),
     }
     for path, state in states.items():
         with pytest.raises(NotStorable, match=path):
