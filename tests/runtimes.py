@@ -21,7 +21,12 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     resources: dict[str, float] = {"browser": 4}
     ray.init(
-        address="local", num_cpus=8, resources=resources, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+        address="local",
+        num_cpus=8,
+        resources=resources,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
     )
     yield ray
     ray.shutdown()

@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import gc
 import json
+import logging
 import os
 import secrets
 import statistics
@@ -298,7 +299,7 @@ def main() -> int:
     import ray
 
     told = circumstances(load=round(os.getloadavg()[0], 1))
-    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
         records = asyncio.run(Bench().sweep(chosen.conversations, chosen.repeat, chosen.seconds))
     finally:

@@ -79,7 +79,7 @@ async def closed_early(agent: Agent) -> None:
     stream = agent.run("tell", stream_tokens=True)
     async for _ in stream:
         break
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
 
 
 async def failed(agent: Agent) -> None:

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -135,7 +136,8 @@ class Session:
 def session(tmp_path: Path) -> Iterator[Session]:
     session = Session(tmp_path)
     yield session
-    for process in [session.process, *session.seen.values()]:
+    left: list[Any] = [session.process, *session.seen.values()]
+    for process in left:
         try:
             process.kill()
         except (OSError, psutil.NoSuchProcess):
