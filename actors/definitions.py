@@ -8,6 +8,7 @@ import sys
 import weakref
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -27,13 +28,21 @@ def pack_definition(definition: Any) -> tuple[str, bytes]:
     """
     try:
         with _by_value(definition):
-            blob = cloudpickle.dumps(definition)
+            inner = cloudpickle.dumps(definition)
     except Exception as error:  # pickling runs arbitrary reducers
         raise DefinitionError(
             f"{definition!r} cannot be sent to other processes: {type(error).__name__}: {error}. Give it configuration "
             "(URLs, names) rather than open connections, locks or generators"
         ) from error
-    return hashlib.sha256(blob).hexdigest()[:32], blob
+    paths = [str(Path(path).absolute()) for path in sys.path]  # as they are now: what the definition imports may be there
+    return hashlib.sha256(inner).hexdigest()[:32], cloudpickle.dumps((paths, inner))
+
+
+def unpack_definition(blob: bytes) -> Any:
+    """The definition that :func:`pack_definition` packed, in another process of the runtime."""
+    paths, inner = cloudpickle.loads(blob)
+    sys.path += [path for path in paths if path not in sys.path and Path(path).exists()]
+    return cloudpickle.loads(inner)
 
 
 @contextmanager
@@ -78,6 +87,7 @@ class Definitions:
 
     def __init__(self) -> None:
         self._known: MutableMapping[str, Any] = {}
+        self._broken: dict[str, str] = {}
 
     def register(self, definition: Any) -> str:
         """Make a definition known, and give its key: its content hash."""
@@ -88,7 +98,11 @@ class Definitions:
     async def define(self, message: Define, caller: Any) -> None:
         """Mailbox handler: take in a definition sent by a process of this cluster."""
         if message.definition not in self._known:
-            self._known[message.definition] = cloudpickle.loads(message.blob)
+            try:
+                self._known[message.definition] = unpack_definition(message.blob)
+            except Exception as error:
+                self._broken[message.definition] = f"{type(error).__name__}: {error}"
+                raise
 
     def get(self, key: str) -> Any:
         """The definition.
@@ -99,6 +113,9 @@ class Definitions:
         try:
             return self._known[key]
         except KeyError:
+            why = self._broken.get(key)
+            if why is not None:
+                raise DefinitionError(f"the agent cannot be loaded in an actor process: {why}") from None
             raise DefinitionError(f"definition {key} was not sent to this process ahead of its first use") from None
 
     def find_tool(self, key: str, name: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import time
 from collections.abc import Sequence
@@ -18,12 +17,13 @@ from ..actors.frames import Frames, Unreachable
 from ..protocol.config import Topology
 from ..protocol.errors import PeerLost, RemoteError, UmbelError
 from .cell import Cell
+from .collector import relax
 from .logs import LogSettings, open_log
 from .sockets import COLLECT, CONTROL, DELIVER, Connection, FrameServer
 
 NAMESPACE = "umbel"
 logger = logging.getLogger("umbel.host")
-COLLECT_AFTER = (50_000, 20, 50)  # messages and states are trees, freed by reference counts: look for cycles rarely
+COLLECT_AFTER = (50_000, 20, 50)  # a process of our own
 OPTIONS: dict[str, Any] = {
     "num_cpus": 0,
     "max_concurrency": 5_000,
@@ -58,9 +58,7 @@ class Host:
         identity = Identity(namespace, name, secret)
         self._cell = Cell(name, self._epoch, roles, shape, lambda peer: RayTransport(identity, peer), Definitions())
         self._server = FrameServer(self._cell.mailbox, secret, address or str(ray.util.get_node_ip_address()))  # type: ignore[no-untyped-call]  # of Ray
-        gc.collect()
-        gc.freeze()  # what is alive now stays: the collector need not look at it again
-        gc.set_threshold(*COLLECT_AFTER)
+        relax(COLLECT_AFTER)
 
     async def hello(self) -> tuple[int, str, int]:
         """This incarnation, and where it listens."""

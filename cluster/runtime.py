@@ -14,6 +14,7 @@ from ..protocol.commands import StartRun
 from ..protocol.config import Topology
 from ..protocol.errors import RuntimeClosed
 from ..protocol.results import RunOutcome
+from .collector import relax
 from .inline import InlineBackend
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ class Runtime:
         self._backend: Backend | None = None
         self._closed = False
         self._before: list[Runtime | None] = []
-        self._runners = threading.local()
+        self._runner: asyncio.Runner | None = None
 
     @classmethod
     def current(cls) -> Runtime:
@@ -107,12 +108,14 @@ class Runtime:
         self.backend.cancel(run_id, request)
 
     def run_sync(self, job: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end from synchronous code. Every thread keeps one event loop for this."""
+        """Run a coroutine to its end from synchronous code. The main thread keeps one event loop for this."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return self._runner().run(job)
-        return in_own_thread(lambda: asyncio.run(self._once(job)))
+            if threading.current_thread() is threading.main_thread():
+                return self._main_runner().run(job)
+            return asyncio.run(job)
+        return in_own_thread(lambda: asyncio.run(job))
 
     def close(self) -> None:
         """Stop the actors, and the local Ray if this runtime started it. May be called twice."""
@@ -154,6 +157,7 @@ class Runtime:
         await self.aclose()
 
     def _start(self) -> Backend:
+        relax()
         if self._inline:
             return InlineBackend(self._topology)
         from .ray_backend import RayBackend
@@ -169,22 +173,13 @@ class Runtime:
         self._close_runner()
 
     def _close_runner(self) -> None:
-        runner: asyncio.Runner | None = getattr(self._runners, "runner", None)
-        if runner is not None:
-            runner.close()
+        if self._runner is not None and threading.current_thread() is threading.main_thread():
+            self._runner.close()
 
-    def _runner(self) -> asyncio.Runner:
-        runner: asyncio.Runner | None = getattr(self._runners, "runner", None)
-        if runner is None:
-            self._runners.runner = runner = asyncio.Runner()
-        return runner
-
-    async def _once(self, job: Coroutine[Any, Any, T]) -> T:
-        try:
-            return await job
-        finally:
-            if self._backend is not None:
-                await self._backend.close_here()
+    def _main_runner(self) -> asyncio.Runner:
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner
 
 
 provide_runtime(Runtime.current)

@@ -44,6 +44,35 @@ class Run:
         partial_text: what was streamed of a reply that has not ended.
     """
 
+    __slots__ = (
+        "_call_ids",
+        "_forget",
+        "_seq",
+        "_task",
+        "agent",
+        "agent_channel",
+        "bad_batches",
+        "caller",
+        "checkpoint",
+        "config",
+        "empty_replies",
+        "id",
+        "last_text",
+        "model_calls",
+        "no_tool_calls",
+        "partial_text",
+        "peers",
+        "request",
+        "sent",
+        "started",
+        "started_at",
+        "state",
+        "stopping",
+        "termination",
+        "termination_reason",
+        "watched",
+    )
+
     def __init__(
         self,
         request: StartRun,

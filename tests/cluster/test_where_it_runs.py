@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import secrets
 import shutil
 import signal
 import socket
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,21 +84,25 @@ def python(*arguments: str, stdin: str | None = None, **environment: str) -> tup
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """The address of a Ray cluster that somebody else has started."""
+def cluster() -> Iterator[dict[str, str]]:
+    """A Ray cluster that somebody else has started: the environment of those who use it."""
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: sockets have a place in it
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [str(RAY_BINARY), "start", "--head", "--block", f"--port={port}", f"--temp-dir={folder}", "--num-cpus=4"]
-    command += ["--node-ip-address=127.0.0.1", "--include-dashboard=false", "--disable-usage-stats"]
-    environment = {**os.environ, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0", "RAY_worker_niceness": "0", "RAY_ADDRESS": ""}
-    with (Path(folder) / "head.log").open("w") as log:
-        head = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    connect = f"import ray; ray.init(address='127.0.0.1:{port}', logging_level='ERROR', log_to_driver=False)"
-    while python("-c", connect)[0] != 0:
-        assert head.poll() is None, (Path(folder) / "head.log").read_text()
-    yield f"127.0.0.1:{port}"
+    command += ["--include-dashboard=false", "--disable-usage-stats"]
+    access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # of this cluster only
+    environment = {**os.environ, **access, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0", "RAY_worker_niceness": "0"}
+    environment["RAY_ADDRESS"] = ""
+    log = Path(folder) / "head.log"
+    with log.open("w") as output:
+        head = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+    deadline = time.monotonic() + 60
+    while (found := re.search(rf"--address='([\d.]+:{port})'", log.read_text())) is None:
+        assert head.poll() is None and time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+    yield {**access, "RAY_ADDRESS": found[1]}
     head.send_signal(signal.SIGTERM)
     try:
         head.wait(30)
@@ -138,14 +145,14 @@ def test_the_first_run_may_come_from_a_thread_that_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
-def test_a_prompt(cluster: str) -> None:
+def test_a_prompt(cluster: dict[str, str]) -> None:
     typed = DEFINE + "\nprint('typed', agent.run_sync('go').message)\n"
-    code, out, err = python("-i", "-q", stdin=typed, RAY_ADDRESS=cluster)
+    code, out, err = python("-i", "-q", stdin=typed, **cluster)
     assert (code, out) == (0, "typed 3 12\n"), err
 
 
 @pytest.mark.ray
-def test_a_named_cluster_and_one_that_is_connected_already(cluster: str, tmp_path: Path) -> None:
+def test_a_named_cluster_and_one_that_is_connected_already(cluster: dict[str, str], tmp_path: Path) -> None:
     script = DEFINE + (
         "import os, ray, sys\n"
         "if sys.argv[1] == 'before': ray.init(address=os.environ['RAY_ADDRESS'], logging_level='ERROR', log_to_driver=False)\n"
@@ -155,18 +162,19 @@ def test_a_named_cluster_and_one_that_is_connected_already(cluster: str, tmp_pat
     )
     (tmp_path / "script.py").write_text(script)
     for when, connected in (("before", True), ("never", False)):
-        code, out, err = python(str(tmp_path / "script.py"), when, RAY_ADDRESS=cluster)
-        assert (code, out) == (0, f"3 12 {cluster}\nstill connected {connected}\n"), err
-    code, out, err = python(str(tmp_path / "script.py"), "before", RAY_ADDRESS=cluster)
+        code, out, err = python(str(tmp_path / "script.py"), when, **cluster)
+        assert (code, out) == (0, f"3 12 {cluster['RAY_ADDRESS']}\nstill connected {connected}\n"), err
+    code, out, err = python(str(tmp_path / "script.py"), "before", **cluster)
     assert code == 0, "the cluster has outlived its users"
 
 
 @pytest.mark.ray
 @pytest.mark.timeout(180)
 @pytest.mark.filterwarnings("ignore")  # of the notebook's own machinery
-def test_a_notebook(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook(cluster: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    monkeypatch.setenv("RAY_ADDRESS", cluster)
+    for name, value in cluster.items():
+        monkeypatch.setenv(name, value)
     cells = [DEFINE, "print('sync', agent.run_sync('go').message)", "print('async', (await agent.arun('go')).message)"]
     cells.append("print('events', [event.event_type async for event in agent.run('go')][-1])")
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
