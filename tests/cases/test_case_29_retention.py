@@ -21,7 +21,7 @@ pytestmark = pytest.mark.case(29)
 
 # Of each kind, so 2,000 and more; both times two are multiples of the batch in which agent actors learn what to forget.
 RUNS = 512
-WARM_UP = 64
+WARM_UP = 512  # longer than a cycle of the relaxed collector, so that memory has reached its high-water mark
 BYTES_PER_RUN = 1_024
 
 

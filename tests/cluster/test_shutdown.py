@@ -67,6 +67,8 @@ if ending in ("signal", "interrupt"):
 else:
     threading.Thread(target=run, daemon=True).start()
     ready()
+    while not os.path.exists(os.path.join(folder, "go")):
+        time.sleep(0.02)
 if ending == "closes":
     runtime.__exit__(None, None, None)
 elif ending == "raises":
@@ -176,6 +178,7 @@ def test_no_process_is_left(session: Session, ending: str, number: signal.Signal
         assert any("raylet" in line for line in session.left()), "the right processes are being watched"
     if number is not None:
         process.send_signal(number)
+    (session.folder / "marks" / "go").touch()
     code, out, err = session.finish()
     assert code in codes, err
     assert out == "quick\n"
