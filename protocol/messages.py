@@ -89,7 +89,7 @@ class Frozen(BaseModel):
     """Fields at their default are left out on the wire."""
     attached: ClassVar[str | None] = None
     """A field of bytes (declared with ``exclude=True``) that the codec carries beside the JSON, as it is."""
-    _blank: ClassVar[tuple[dict[str, Any], tuple[tuple[str, Callable[[], Any]], ...]] | None] = None
+    _blank: ClassVar[tuple[dict[str, Any], tuple[tuple[str, Callable[[], Any]], ...], set[str]] | None] = None
 
     @classmethod
     def trusted(cls, **values: Any) -> Self:
@@ -98,8 +98,8 @@ class Frozen(BaseModel):
             fields = cls.model_fields
             makers = {name: field.default_factory for name, field in fields.items() if field.default_factory is not None}
             blank = {name: None if field.is_required() else field.default for name, field in fields.items()}
-            cls._blank = (blank, tuple(makers.items()))  # type: ignore[arg-type]  # no factory here takes arguments
-        defaults, factories = cls._blank  # type: ignore[misc]  # set just above
+            cls._blank = (blank, tuple(makers.items()), set(fields))  # type: ignore[arg-type]  # no factory here takes arguments
+        defaults, factories, names = cls._blank  # type: ignore[misc]  # set just above
         new = object.__new__(cls)
         filled = new.__dict__
         filled.update(defaults)
@@ -107,7 +107,7 @@ class Frozen(BaseModel):
             if name not in values:
                 filled[name] = factory()
         filled.update(values)
-        _set_fields_set(new, set(values))
+        _set_fields_set(new, names)  # shared: nothing changes it on a frozen model
         _set_extra(new, None)
         _set_private(new, None)
         return new

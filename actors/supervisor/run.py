@@ -105,7 +105,7 @@ class Run:
         self.stopping: str | None = None
         self._task = asyncio.current_task()
         self._seq = 0
-        self._call_ids: set[str] = set()
+        self._call_ids: set[str] | None = None
         self._forget = forget
 
     # events
@@ -187,6 +187,8 @@ class Run:
         return message if calls == message.tool_calls else message.evolve(tool_calls=calls)
 
     def _unique(self, call: ToolCall) -> ToolCall:
+        if self._call_ids is None:
+            self._call_ids = set()
         if call.id and call.id not in self._call_ids:
             self._call_ids.add(call.id)
             return call
