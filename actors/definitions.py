@@ -100,7 +100,7 @@ class Definitions:
         if message.definition not in self._known:
             try:
                 self._known[message.definition] = unpack_definition(message.blob)
-            except Exception as error:
+            except Exception as error:  # unpickling runs whatever the definition imports; it is raised again
                 self._broken[message.definition] = f"{type(error).__name__}: {error}"
                 raise
 

@@ -15,7 +15,7 @@ from typing import Any
 from ..protocol.config import Placement, Topology
 from ..protocol.errors import ConfigurationError
 from .cell import AGENT, CHECKPOINTER, SUPERVISOR, TOOLS
-from .local_ray import Watcher, is_joined, start_ray
+from .local_ray import Watcher, start_ray
 from .logs import LogSettings, prune, summary
 
 logger = logging.getLogger("umbel.runtime")
@@ -44,7 +44,6 @@ class RayActors:
         self._pools: set[str] = set()
         self._lock = threading.Lock()
         self._owns_ray, self._watcher = connect(address, options)
-        self._joined = is_joined()
         self._create_default()
 
     def ensure_pools(self, definition: Any) -> None:
@@ -122,7 +121,7 @@ class RayActors:
             self._shape.model_dump_json(),
             self._logs.model_dump_json(),
             self.secret,
-            LOOPBACK if self._owns_ray and not self._joined else None,
+            LOOPBACK if self._watcher is not None else None,  # a local Ray has no other machine
         )
 
     def _sum_up_logs(self) -> None:

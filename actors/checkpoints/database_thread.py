@@ -94,7 +94,7 @@ class DatabaseThread:
             self._use_write_ahead_log(connection)
             self._prepare(connection)
             self._identity = self._find_file()
-        except BaseException:
+        except BaseException:  # whatever it was, the connection must not stay open
             connection.close()
             raise
         self._connection = connection

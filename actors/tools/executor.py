@@ -68,7 +68,7 @@ class ToolExecutorActor:
             tool = self._find_tool(message.definition, call.name)
         except UnknownTool as error:
             return ToolReply(result=failed(call, error))
-        except Exception as error:
+        except Exception as error:  # loading a definition runs foreign code; its failure is the call's result
             logger.warning("the definition of tool %r cannot be loaded", call.name, exc_info=True)
             return ToolReply(result=failed(call, error))
         self.calls += 1

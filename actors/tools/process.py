@@ -75,7 +75,7 @@ class WorkerProcess(asyncio.Protocol):
     async def connect(self) -> None:
         try:
             await self._loop.create_connection(lambda: self, sock=self._socket)
-        except BaseException:
+        except BaseException:  # also when cancelled: no process without an owner
             self.kill()
             raise
 

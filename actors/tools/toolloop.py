@@ -247,7 +247,7 @@ class _Lane:
         while not self._over:
             try:
                 self._loop.run_forever()  # until told; a body that stops its loop stops nothing else
-            except BaseException:
+            except BaseException:  # a KeyboardInterrupt raised by one body must not end the others
                 logger.warning("a callback of an async tool raised", exc_info=True)
         self._loop.close()
 

@@ -125,7 +125,7 @@ class Fleet:
             await source.check()
             self._start_runtime(signals)
             ledger = None if path is None else await asyncio.to_thread(Ledger, path, resume=resume, overwrite=overwrite)
-        except BaseException:
+        except BaseException:  # also an interrupt must release the input
             await source.close()
             raise
         run = FleetRun(self._agent, source, ledger, choose_reporter(progress), self._settings(limit, keep, path))

@@ -209,7 +209,7 @@ class OpenAICompatibleModel:
         admission = await self._gate.admit()
         try:
             response = await client.send(request, stream=True)
-        except BaseException:
+        except BaseException:  # also a cancellation must give its place at the gate back
             self._gate.abandon(admission)
             raise
         if not response.is_success:
