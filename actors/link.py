@@ -21,6 +21,7 @@ from .frames import (
     WINDOW,
     WRONG_EPOCH,
     Envelope,
+    Frames,
     Observer,
     Transport,
     Unreachable,
@@ -32,7 +33,10 @@ from .open_requests import OpenRequests, again
 
 __all__ = ["Link", "LocalLink"]
 WORTH_A_CALL = 32  # messages that have queued up, before a further frame leaves while others are under way
+FULL = 128  # messages of one tick, before a frame leaves within it, so that the peer begins while the rest is made
 logger = logging.getLogger("umbel.mailbox")
+_Answer = asyncio.Future[Frames]
+_Sent = tuple[tuple[int, int], int, list[Any], list[bytes], _Answer] | None  # session, frame, its envelopes and large blobs
 
 
 class Link:
@@ -201,14 +205,17 @@ class Link:
             self._run("control", self._control)
             return
         self._queue.append(envelope)
-        if not self._fresh and (not self._pumps or (len(self._queue) >= WORTH_A_CALL and self._pumps < WINDOW)):
+        waiting = len(self._queue)
+        if waiting >= FULL and self._pumps < WINDOW and self._introduced and self._meeting is None:
+            self._start_pump(self._send())
+        elif not self._fresh and (not self._pumps or (waiting >= WORTH_A_CALL and self._pumps < WINDOW)):
+            self._fresh = True
             self._start_pump()
 
-    def _start_pump(self) -> None:
-        """Frames leave on the next tick, so that one burst is one frame."""
-        self._fresh = True
+    def _start_pump(self, sent: _Sent | None = None) -> None:
+        """Frames leave on the next tick, so that one burst is one frame; a full one (``sent``) has left already."""
         self._pumps += 1
-        self._run(f"pump {next(self._pump_names)}", self._pump)
+        self._run(f"pump {next(self._pump_names)}", lambda: self._pump(sent))
 
     def _run(self, what: str, job: Callable[[], Any]) -> None:
         """Start a background job of this link unless it runs already."""
@@ -226,49 +233,60 @@ class Link:
         finally:
             self._tasks.pop(what, None)  # in the very step that saw nothing to do: whoever posts next starts the job again
 
-    async def _pump(self) -> None:
+    async def _pump(self, sent: _Sent | None) -> None:
         """Send frames until the queue is empty; of several pumps only one goes on when the queue is short."""
-        fresh = True
+        fresh = sent is None
         try:
+            if sent is not None:
+                await self._answered(sent)
             while self._queue and self._gone is None and (self._pumps == 1 or len(self._queue) >= WORTH_A_CALL):
                 if not self._session[1] or self._meeting is not None:
                     await self._meet()
                     continue
                 fresh = self._fresh = False
-                await self._send_frame()
+                if not self._introduced:
+                    self._introduce()
+                sent = self._send()
+                if len(self._queue) >= WORTH_A_CALL and self._pumps < WINDOW:
+                    self._fresh = True
+                    self._start_pump()
+                await self._answered(sent)
         finally:
             self._pumps -= 1
             if fresh:
                 self._fresh = False
 
-    async def _send_frame(self) -> None:
-        if not self._introduced:
-            self._introduce()
+    def _send(self) -> _Sent:
+        """Hand the next frame to the transport."""
         taken, wire, large = cut(self._queue, self._requests.by_number)
         self._admit()
         self._requests.mark_sent(taken)
         self.stats["messages"] += len(taken)
-        if len(self._queue) >= WORTH_A_CALL and self._pumps < WINDOW:
-            self._start_pump()
         if self._eager and self._requests.sent:
             self._run("collect", self._collect)
-        if taken:
-            await self._deliver(taken, wire, large)
-        if self._requests.sent:
-            self._run("collect", self._collect)
-
-    async def _deliver(self, taken: list[Envelope], wire: list[Any], large: list[bytes]) -> None:
-        """One frame, resent until this incarnation of the peer has it."""
+        if not taken:
+            return None
         self._frame += 1
-        session, frame, under_way = self._session, self._frame, self._under_way
-        under_way[frame] = taken
+        self._under_way[self._frame] = taken
+        return self._session, self._frame, wire, large, self._hand_over(self._session, self._frame, 1, wire, large)
+
+    def _hand_over(self, session: tuple[int, int], frame: int, attempt: int, wire: list[Any], large: list[bytes]) -> _Answer:
+        self.stats["frames"] += 1
+        head = (FRAME_VERSION, self._name, *session, frame, attempt, self._requests.cursor, wire)
+        return asyncio.ensure_future(self._transport.deliver(pack(head), large))
+
+    async def _answered(self, sent: _Sent) -> None:
+        """Wait for a frame's answer; it is resent until this incarnation of the peer has it."""
+        if sent is None:
+            return
+        session, frame, wire, large, answer = sent
+        under_way = self._under_way
         for attempt in itertools.count(1):
-            head = (FRAME_VERSION, self._name, *session, frame, attempt, self._requests.cursor, wire)
-            self.stats["frames"] += 1
             try:
-                status = self._receive(session, *await self._transport.deliver(pack(head), large))
+                status = self._receive(session, *await answer)
             except Unreachable:
                 if await self._still(session):
+                    answer = self._hand_over(session, frame, attempt + 1, wire, large)
                     continue
                 break
             if status in {WRONG_EPOCH, FORGOTTEN}:
@@ -277,6 +295,8 @@ class Link:
                 await self._renew(session, status)
             break
         under_way.pop(frame, None)
+        if self._requests.sent:
+            self._run("collect", self._collect)
 
     def _take_back(self, refused: int) -> None:
         """The peer refused a frame unread: it is queued again, with those that would have followed it."""

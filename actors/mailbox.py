@@ -62,6 +62,7 @@ class Mailbox:
         self._forgotten: dict[str, int] = {}  # peers that were away for long, with their epochs
         self._room = asyncio.Event()
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def on(self, message_class: type[Frozen], handler: Handler) -> None:
         """Serve ``message_class`` with ``async handler(message, caller) -> reply or None``."""
@@ -190,6 +191,7 @@ class Mailbox:
         return pack((FRAME_VERSION, self.epoch, OK, first, wire)), large
 
     def _start(self, session: Session, envelopes: list[Any], large: Sequence[bytes]) -> None:
+        self._loop = asyncio.get_running_loop()  # asked for once a frame: with Python 3.11 it costs a system call
         running, withdrawn, jobs = session.running, session.withdrawn, session.burst.jobs
         try:
             for number, kind, part in envelopes:
@@ -214,9 +216,11 @@ class Mailbox:
         try:
             if caller.stopped:
                 raise asyncio.CancelledError
-            caller.task = asyncio.current_task()
+            caller.task = asyncio.current_task(self._loop)
             message = decode(kind, part if type(part) is bytes else body(part, large))
-            reply = await self.handler(type(message))(message, caller)
+            handled = self.handler(type(message))(message, caller)
+            del part, large, message  # the handler may wait for hours: its bytes need not
+            reply = await handled
         except asyncio.CancelledError:
             reply = failure(RequestCancelled(f"{self.name}: the request was cancelled"))
         except UmbelError as error:

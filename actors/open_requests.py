@@ -41,11 +41,14 @@ class OpenRequests:
         self.cursor = 0
         self._peer = peer
         self._numbers = itertools.count(1)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._early: dict[int, tuple[list[Any], Sequence[bytes]]] = {}  # replies that overtook others, by the first one's place
 
     def add(self, on_partial: Observer | None) -> tuple[int, asyncio.Future[Any]]:
         number = next(self._numbers)
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()  # kept: with Python 3.11 asking costs a system call
+        future: asyncio.Future[Any] = self._loop.create_future()
         self.by_number[number] = _Open(future, on_partial)
         return number, future
 

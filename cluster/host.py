@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,10 +131,10 @@ class RayTransport:
             self._connection = await self._connect((host, port))
         return int(epoch)
 
-    async def deliver(self, frame: bytes, large: Sequence[bytes]) -> Frames:
+    def deliver(self, frame: bytes, large: Sequence[bytes]) -> Awaitable[Frames]:
         if self._connection is not None:
-            return await self._connection.call(DELIVER, frame, large)
-        return await self._frames("deliver", frame, *(ray.put(blob) for blob in large))
+            return self._connection.call(DELIVER, frame, large)
+        return self._frames("deliver", frame, large)
 
     async def collect(self, frame: bytes) -> Frames:
         if self._connection is not None:
@@ -162,12 +162,12 @@ class RayTransport:
             return None
         return connection
 
-    async def _frames(self, method: str, *arguments: Any) -> Frames:
-        answer = await self._call(method, *arguments)
+    async def _frames(self, method: str, frame: bytes, large: Sequence[bytes] = ()) -> Frames:
+        answer = await self._call(method, frame, *(ray.put(blob) for blob in large))
         if type(answer) is bytes:
             return answer, ()
-        frame, references = answer
-        return frame, [await reference for reference in references]
+        replies, references = answer
+        return replies, [await reference for reference in references]
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         """One Ray call, its errors in the mailbox's words: it may come back, it is gone, or its code is wrong."""

@@ -261,18 +261,19 @@ class Connection:
         self.alive = True
         wire.begin(self._settle)
 
-    async def call(self, what: int, frame: bytes, large: Sequence[bytes] = ()) -> Frames:
-        """One call. Raises ``Unreachable`` when the connection breaks before the answer."""
-        if not self.alive:
-            raise Unreachable
+    def call(self, what: int, frame: bytes, large: Sequence[bytes] = ()) -> asyncio.Future[Frames]:
+        """One call, sent before this returns. The future raises ``Unreachable`` if the connection breaks before the answer."""
+        answer: asyncio.Future[Frames] = asyncio.get_running_loop().create_future()
         number = next(self._numbers)
-        self._open[number] = answer = asyncio.get_running_loop().create_future()
         try:
+            if not self.alive:
+                raise Unreachable
             self._wire.send(number, what, frame, large)
-            result: Frames = await answer
-            return result
-        finally:
-            self._open.pop(number, None)
+        except Unreachable as error:
+            answer.set_exception(error)
+        else:
+            self._open[number] = answer
+        return answer
 
     def close(self) -> None:
         self.alive = False
@@ -280,7 +281,7 @@ class Connection:
 
     def _settle(self, message: Any) -> None:
         number, what, frame, large = message
-        answer = self._open.get(number)
+        answer = self._open.pop(number, None)
         if answer is None or answer.done():
             return
         if what == ERROR:
@@ -292,6 +293,7 @@ class Connection:
 
     def _lost(self) -> None:
         self.alive = False
-        for answer in self._open.values():
+        answers, self._open = self._open, {}
+        for answer in answers.values():
             if not answer.done():
                 answer.set_exception(Unreachable())

@@ -73,9 +73,11 @@ JsonObject = Annotated[dict[str, Any], Cleaned(_clean_object)]
 
 
 # The slots of a pydantic model, written directly: BaseModel.__setattr__ refuses on a frozen model and costs more.
-_set_fields_set = BaseModel.__dict__["__pydantic_fields_set__"].__set__
+_set_values = BaseModel.__dict__["__dict__"].__set__
+_set_names = BaseModel.__dict__["__pydantic_fields_set__"].__set__
 _set_extra = BaseModel.__dict__["__pydantic_extra__"].__set__
 _set_private = BaseModel.__dict__["__pydantic_private__"].__set__
+_new = object.__new__
 
 
 class Frozen(BaseModel):
@@ -89,28 +91,28 @@ class Frozen(BaseModel):
     """Fields at their default are left out on the wire."""
     attached: ClassVar[str | None] = None
     """A field of bytes (declared with ``exclude=True``) that the codec carries beside the JSON, as it is."""
-    _blank: ClassVar[tuple[dict[str, Any], tuple[tuple[str, Callable[[], Any]], ...], set[str]] | None] = None
+    _names: ClassVar[set[str]] = set()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        cls._names = set(cls.model_fields)  # one for all values: nothing changes it on a frozen model
+        cls.trusted = staticmethod(_maker(cls))  # type: ignore[method-assign]
 
     @classmethod
     def trusted(cls, **values: Any) -> Self:
         """A new one without validation: for hot paths, with every required field, and values that are valid already."""
-        if "_blank" not in cls.__dict__:
-            fields = cls.model_fields
-            makers = {name: field.default_factory for name, field in fields.items() if field.default_factory is not None}
-            blank = {name: None if field.is_required() else field.default for name, field in fields.items()}
-            cls._blank = (blank, tuple(makers.items()), set(fields))  # type: ignore[arg-type]  # no factory here takes arguments
-        defaults, factories, names = cls._blank  # type: ignore[misc]  # set just above
-        new = object.__new__(cls)
-        filled = new.__dict__
-        filled.update(defaults)
-        for name, factory in factories:
-            if name not in values:
-                filled[name] = factory()
-        filled.update(values)
-        _set_fields_set(new, names)  # shared: nothing changes it on a frozen model
-        _set_extra(new, None)
-        _set_private(new, None)
-        return new
+        raise NotImplementedError  # every subclass has its own, see _maker
+
+    def evolve(self, **changes: Any) -> Self:
+        """A copy with ``changes`` applied, without validating again: for trusted values on hot paths."""
+        cls = self.__class__
+        copy = _new(cls)
+        _set_values(copy, {**self.__dict__, **changes})
+        _set_names(copy, cls._names)
+        _set_extra(copy, None)
+        _set_private(copy, None)
+        return copy
 
     def attachment(self) -> bytes | None:
         """What the codec carries beside the JSON."""
@@ -120,17 +122,26 @@ class Frozen(BaseModel):
         """The message with what came beside its JSON."""
         return self.evolve(**{self.attached: data}) if self.attached is not None else self
 
-    def evolve(self, **changes: Any) -> Self:
-        """A copy with ``changes`` applied, without validating again: for trusted values on hot paths."""
-        copy = object.__new__(self.__class__)
-        values = copy.__dict__
-        values.update(self.__dict__)
-        values.update(changes)
-        known = self.__pydantic_fields_set__
-        _set_fields_set(copy, known if changes.keys() <= known else known | changes.keys())
-        _set_extra(copy, None)
-        _set_private(copy, None)
-        return copy
+
+def _maker(cls: type[Frozen]) -> Callable[..., Any]:
+    """The ``trusted`` of one class. It is the hottest function of all, so whatever can be known beforehand is."""
+    fields = cls.model_fields
+    blank = {name: None if field.is_required() else field.default for name, field in fields.items()}
+    factories = tuple((name, field.default_factory) for name, field in fields.items() if field.default_factory is not None)
+    names = cls._names
+
+    def trusted(**values: Any) -> Any:
+        for name, factory in factories:
+            if name not in values:
+                values[name] = factory()  # type: ignore[call-arg]  # no factory here takes arguments
+        new = _new(cls)
+        _set_values(new, {**blank, **values})
+        _set_names(new, names)
+        _set_extra(new, None)
+        _set_private(new, None)
+        return new
+
+    return trusted
 
 
 class ToolCall(Frozen):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import os
+import random
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from operator import is_
 from typing import Any, Protocol
 
 from ...protocol.codec import to_json
@@ -18,6 +19,8 @@ from ...protocol.messages import Message, ModelResponse, ToolCall, Usage
 from ...protocol.results import Metrics
 from ...protocol.state import AgentState
 from ..frames import Caller, Channel
+
+_random = random.Random()  # its own, so that nobody who calls seed() makes call ids repeat
 
 
 class Peers(Protocol):
@@ -183,8 +186,9 @@ class Run:
         message = response.message
         if not message.tool_calls:
             return message
-        calls = tuple(self._unique(call) for call in message.tool_calls)
-        return message if calls == message.tool_calls else message.evolve(tool_calls=calls)
+        calls = tuple([self._unique(call) for call in message.tool_calls])
+        same = all(map(is_, calls, message.tool_calls))
+        return message if same else message.evolve(tool_calls=calls)
 
     def _unique(self, call: ToolCall) -> ToolCall:
         if self._call_ids is None:
@@ -192,7 +196,7 @@ class Run:
         if call.id and call.id not in self._call_ids:
             self._call_ids.add(call.id)
             return call
-        fresh = f"call_{os.urandom(6).hex()}"
+        fresh = f"call_{_random.getrandbits(48):012x}"
         self._call_ids.add(fresh)
         return call.evolve(id=fresh, provider_id=call.provider_id or call.id or None)
 

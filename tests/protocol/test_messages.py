@@ -111,7 +111,7 @@ class TestEvolve:
         other = message.evolve(content="y", name="z")
         assert message == Message.user("x")
         assert other == Message(role="user", content="y", name="z", metadata={})
-        assert other.model_dump(exclude_unset=True) == {"role": "user", "content": "y", "name": "z", "metadata": {}}
+        assert other.model_dump(exclude_defaults=True) == {"role": "user", "content": "y", "name": "z"}
         assert other.metadata is message.metadata
 
     def test_the_copy_is_a_whole_model(self) -> None:
