@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import core_schema
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -98,6 +98,12 @@ class Frozen(BaseModel):
         super().__pydantic_init_subclass__(**kwargs)
         cls._names = set(cls.model_fields)  # one for all values: nothing changes it on a frozen model
         cls.trusted = staticmethod(_maker(cls))  # type: ignore[method-assign]
+
+    @model_validator(mode="after")
+    def _share_names(self) -> Self:
+        """Which fields were given is of no interest here, and a set for each value would take up to 728 bytes."""
+        _set_names(self, self._names)
+        return self
 
     @classmethod
     def trusted(cls, **values: Any) -> Self:
