@@ -111,6 +111,7 @@ class Link:
         if not urgent and (self._waiting or len(self._queue) >= self._capacity):
             await self.ready()
         number, future = self.ask(message, on_partial, urgent=urgent)
+        del message  # it is on its way, and the reply may take hours
         try:
             return await future
         except asyncio.CancelledError:

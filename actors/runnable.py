@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
@@ -24,7 +24,7 @@ class RuntimePort(Protocol):
     """What a runtime must offer (``cluster/runtime.py``)."""
 
     def register(self, definition: Any) -> str: ...
-    async def execute(self, definition: Any, request: StartRun, on_event: Observer | None = None) -> RunOutcome: ...
+    def execute(self, definition: Any, request: StartRun, on_event: Observer | None = None) -> Awaitable[RunOutcome]: ...
     def cancel(self, run_id: str, request: StartRun) -> None: ...
     def run_sync(self, job: Coroutine[Any, Any, T]) -> T: ...
 

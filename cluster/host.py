@@ -23,7 +23,7 @@ from .sockets import COLLECT, CONTROL, DELIVER, Connection, FrameServer
 
 NAMESPACE = "umbel"
 logger = logging.getLogger("umbel.host")
-COLLECT_AFTER = (50_000, 20, 50)  # a process of our own
+COLLECT_AFTER = (200_000, 10, 50)  # a process of our own, whose runs leave no cycles behind
 OPTIONS: dict[str, Any] = {
     "num_cpus": 0,
     "max_concurrency": 5_000,

@@ -6,7 +6,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, Self, TypeVar
 
 from ..actors.runnable import in_own_thread, provide_runtime
@@ -101,8 +101,10 @@ class Runtime:
     def register(self, definition: Any) -> str:
         return self.backend.register(definition)
 
-    async def execute(self, definition: Any, request: StartRun, on_event: Callable[[Any], None] | None = None) -> RunOutcome:
-        return await self.backend.execute(definition, request, on_event)
+    def execute(
+        self, definition: Any, request: StartRun, on_event: Callable[[Any], None] | None = None
+    ) -> Awaitable[RunOutcome]:
+        return self.backend.execute(definition, request, on_event)
 
     def cancel(self, run_id: str, request: StartRun) -> None:
         self.backend.cancel(run_id, request)

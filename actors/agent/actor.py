@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
@@ -43,18 +44,20 @@ class AgentActor:
             ModelError: the provider refused, failed for good, or answered nonsense.
             ConfigurationError: the model's name or key is wrong.
         """
-        conversation = self._conversation(request)
+        agent = self._definitions.get(request.definition)
+        conversation = self._conversation(request, agent.system_message)
         if conversation is None:
             return ThinkReply.trusted(need_conversation=True)
-        agent = self._definitions.get(request.definition)
         model, policy = self._model(agent, request.auxiliary)
         settings = {**agent.model_settings, **request.model_kwargs}
         tools = agent.tool_schemas if request.use_tools and agent.tool_schemas else None
-        retrying = RetryingModel(model, policy, on_retry=lambda notice: caller.send(_retry_event(notice)))
+        retrying = RetryingModel(model, policy, on_retry=partial(_tell, caller))
         if request.stream:
             response = await collect(_forward(retrying.stream(list(conversation), tools, **settings), caller))
         else:
-            response = await retrying.complete(list(conversation), tools, **settings)
+            called = retrying.complete(list(conversation), tools, **settings)
+            del request, settings, conversation  # thousands of calls wait here
+            response = await called
         if not isinstance(response, ModelResponse):
             raise MalformedResponse(f"{type(model).__name__}.complete returned {type(response).__name__}, not a ModelResponse")
         return ThinkReply.trusted(response=response)
@@ -72,12 +75,14 @@ class AgentActor:
         self._policies.clear()
         self._opened.clear()
 
-    def _conversation(self, request: ThinkRequest) -> list[Message] | None:
+    def _conversation(self, request: ThinkRequest, system: Message | None) -> list[Message] | None:
         known = self._conversations.get(request.run_id) if request.base else None
         if request.base and (known is None or len(known) != request.base):
             return None
         if known is None:
             self._conversations[request.run_id] = known = list(request.messages)
+            if system is not None and known[:1] == [system]:
+                known[0] = system  # one for all conversations
             if len(self._conversations) > self._limit:
                 self._conversations.popitem(last=False)
         else:
@@ -117,5 +122,5 @@ async def _forward(chunks: Any, caller: Caller) -> Any:
         yield chunk
 
 
-def _retry_event(notice: RetryNotice) -> ModelRetryEvent:
-    return ModelRetryEvent(**notice._asdict())
+def _tell(caller: Caller, notice: RetryNotice) -> None:
+    caller.send(ModelRetryEvent(**notice._asdict()))

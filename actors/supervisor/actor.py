@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 from ...protocol.commands import CancelRun, ForgetRuns, RunFinished, RunsCancelled, StartRun
@@ -36,12 +37,14 @@ class SupervisorActor:
         """Runs in progress."""
         return len(self._runs)
 
-    async def start(self, request: StartRun, caller: Caller) -> RunFinished:
+    def start(self, request: StartRun, caller: Caller) -> Awaitable[RunFinished]:
         """Run one turn."""
         agent = self._definitions.get(request.definition)
         if request.thread_id is None or agent.config.checkpointer is None:
-            return await self._run(request, agent, caller)
-        key = (agent.config.checkpointer, request.thread_id)
+            return self._run(request, agent, caller)
+        return self._in_turn((agent.config.checkpointer, request.thread_id), request, agent, caller)
+
+    async def _in_turn(self, key: tuple[str, str], request: StartRun, agent: Any, caller: Caller) -> RunFinished:
         lock, waiting = self._threads.get(key, (asyncio.Lock(), 0))
         self._threads[key] = (lock, waiting + 1)
         try:
@@ -64,16 +67,14 @@ class SupervisorActor:
         return len(chosen)
 
     async def _run(self, request: StartRun, agent: Any, caller: Caller) -> RunFinished:
-        run = Run(request, agent, caller, self._peers, self._forget)
-        self._runs[request.run_id] = run
-        limits = [seconds for seconds in (request.timeout, agent.config.time_budget_seconds) if seconds is not None]
-        deadline = asyncio.get_running_loop().call_later(min(limits), run.stop, "time_budget") if limits else None
+        run = self._runs[request.run_id] = Run(request, agent, caller, self._peers, self._forget)
+        deadline = _deadline(run)
         try:
             return RunFinished.trusted(outcome=await run_turn(run))
         finally:
             if deadline is not None:
                 deadline.cancel()
-            del self._runs[request.run_id]
+            del self._runs[run.id]
 
     def _forget(self, channel: Channel, run_id: str) -> None:
         """Tell an agent actor, a batch at a time, which conversations it may drop."""
@@ -82,6 +83,11 @@ class SupervisorActor:
         if len(over) >= FORGET_BATCH:
             channel.send(ForgetRuns(run_ids=tuple(over)))
             del self._over[channel]
+
+
+def _deadline(run: Run) -> asyncio.TimerHandle | None:
+    limits = [seconds for seconds in (run.request.timeout, run.config.time_budget_seconds) if seconds is not None]
+    return asyncio.get_running_loop().call_later(min(limits), run.stop, "time_budget") if limits else None
 
 
 def _matches(request: StartRun, message: CancelRun) -> bool:

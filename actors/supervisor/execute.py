@@ -157,7 +157,7 @@ async def call_agent(run: Run, slot: Slot) -> ToolResult:
         return refuse(call, f"{call.name} needs one argument: prompt (text)", "invalid_arguments")
     if run.request.depth >= MAX_DEPTH:
         return refuse(call, f"{call.name} was not called: agents are already {MAX_DEPTH} deep", "depth")
-    request = StartRun(
+    request = StartRun.trusted(
         run_id=f"{run.id}.{call.id}",
         definition=run.peers.register(agent),
         prompt=prompt,
@@ -180,7 +180,8 @@ async def call_agent(run: Run, slot: Slot) -> ToolResult:
         return refuse(call, f"{call.name} failed: {outcome.error['message']}", str(outcome.error["code"]))
     if not outcome.success:
         return refuse(call, f"{call.name} stopped: {outcome.stop_reason}. {outcome.message}".rstrip(), outcome.stop_reason)
-    return ToolResult(tool_call_id=call.id, name=call.name, content=outcome.message, duration_ms=outcome.metrics.duration_ms)
+    took = outcome.metrics.duration_ms
+    return ToolResult.trusted(tool_call_id=call.id, name=call.name, content=outcome.message, duration_ms=took)
 
 
 def progress(run: Run, slot: Slot, part: Any) -> None:

@@ -60,10 +60,7 @@ async def iterate(run: Run) -> str:
         if reason is not None:
             return reason
         run.state = run.state.next_iteration()
-        response = await think(run)
-        run.last_text = response.content or ""
-        run.no_tool_calls = not response.tool_calls
-        reason = await execute(run, response) if response.tool_calls else answer(run, response)
+        reason = await act(run, await think(run))
         if reason is not None:
             return reason
         if run.is_durable:
@@ -82,6 +79,13 @@ def boundary(run: Run) -> str | None:
             return run.termination_reason
     warn_of_loop(run)
     return run.state.should_terminate()
+
+
+async def act(run: Run, response: ModelResponse) -> str | None:
+    """Do what the reply asks for: run its calls, or take it as the answer."""
+    run.last_text = response.content or ""
+    run.no_tool_calls = not response.tool_calls
+    return await execute(run, response) if response.tool_calls else answer(run, response)
 
 
 def answer(run: Run, response: ModelResponse) -> str | None:

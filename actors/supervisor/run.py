@@ -48,7 +48,6 @@ class Run:
     """
 
     __slots__ = (
-        "_call_ids",
         "_forget",
         "_seq",
         "_task",
@@ -108,7 +107,6 @@ class Run:
         self.stopping: str | None = None
         self._task = asyncio.current_task()
         self._seq = 0
-        self._call_ids: set[str] | None = None
         self._forget = forget
 
     # events
@@ -182,23 +180,14 @@ class Run:
         return time.monotonic() - self.started
 
     def adopt_calls(self, response: ModelResponse) -> Message:
-        """The reply's message with call ids that are unique in this run; the provider's own are kept beside them."""
+        """The reply's message with call ids that are unique in the conversation; the provider's own are kept beside them."""
         message = response.message
         if not message.tool_calls:
             return message
-        calls = tuple([self._unique(call) for call in message.tool_calls])
+        taken = {call.id for earlier in self.state.messages for call in earlier.tool_calls}
+        calls = tuple([_unique(call, taken) for call in message.tool_calls])
         same = all(map(is_, calls, message.tool_calls))
         return message if same else message.evolve(tool_calls=calls)
-
-    def _unique(self, call: ToolCall) -> ToolCall:
-        if self._call_ids is None:
-            self._call_ids = set()
-        if call.id and call.id not in self._call_ids:
-            self._call_ids.add(call.id)
-            return call
-        fresh = f"call_{_random.getrandbits(48):012x}"
-        self._call_ids.add(fresh)
-        return call.evolve(id=fresh, provider_id=call.provider_id or call.id or None)
 
     def count(self, usage: Usage | None, cost_usd: float | None) -> None:
         """Add one model call to the state's counters."""
@@ -221,6 +210,12 @@ class Run:
             cost_usd=cost(state),
             duration_ms=self.elapsed() * 1e3,
         )
+
+
+def _unique(call: ToolCall, taken: set[str]) -> ToolCall:
+    own = call.id if call.id and call.id not in taken else f"call_{_random.getrandbits(48):012x}"
+    taken.add(own)
+    return call if own == call.id else call.evolve(id=own, provider_id=call.provider_id or call.id or None)
 
 
 def cost(state: AgentState) -> float | None:

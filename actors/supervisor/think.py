@@ -40,18 +40,21 @@ async def call_model(run: Run, *, use_tools: bool = True, auxiliary: bool = Fals
         channel = run.agent_channel if base and run.agent_channel is not None else run.peers.agent(run.agent, run.id, attempt)
         run.agent_channel = channel
         channel.define(run.request.definition, run.peers.blob)
-        request = ThinkRequest.trusted(
-            run_id=run.id,
-            definition=run.request.definition,
-            base=base,
-            messages=messages[base:],
-            use_tools=use_tools,
-            auxiliary=auxiliary,
-            stream=stream,
-            model_kwargs=run.request.model_kwargs,
+        asked = channel.request(
+            ThinkRequest.trusted(
+                run_id=run.id,
+                definition=run.request.definition,
+                base=base,
+                messages=messages[base:],
+                use_tools=use_tools,
+                auxiliary=auxiliary,
+                stream=stream,
+                model_kwargs=run.request.model_kwargs,
+            ),
+            on_partial=heard,
         )
         try:
-            reply: ThinkReply = await channel.request(request, on_partial=heard)
+            reply: ThinkReply = await asked
         except PeerLost:
             attempt += 1
             if attempt >= ATTEMPTS or run.partial_text:

@@ -107,6 +107,8 @@ class RetryingModel:
         may_retry: asked before every retry; False (a cancelled run) raises the failure instead.
     """
 
+    __slots__ = ("_may_retry", "_model", "_on_retry", "_policy", "_timing")
+
     def __init__(
         self,
         model: ModelProtocol,
@@ -168,6 +170,8 @@ class RetryingModel:
 
 class _Recovery:
     """The retries of one call: counts them, and waits or raises."""
+
+    __slots__ = ("_may_retry", "_on_retry", "_policy", "_retries", "_timing", "deadline")
 
     def __init__(
         self, policy: RetryPolicy, timing: Timing, on_retry: OnRetry | None, may_retry: Callable[[], bool] | None
