@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .actors.agent.definition import (
+    from .actors.agent_definition import (
         Agent as Agent,
     )
     from .actors.agent.models.registry import (
@@ -328,7 +328,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "actors.agent.definition": ("Agent",),
+    "actors.agent_definition": ("Agent",),
     "actors.agent.models.registry": ("register_provider",),
     "actors.agent.models.retry": ("RetryPolicy",),
     "actors.runnable": ("Runnable",),

@@ -7,11 +7,13 @@ import concurrent.futures
 import os
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
+from ..protocol.codec import to_json
 from ..protocol.commands import StartRun
-from ..protocol.errors import PeerLost, RunLost, RuntimeClosed, UmbelError, from_wire
+from ..protocol.errors import NotPaused, PeerLost, RunLost, RuntimeClosed, UmbelError, from_wire
 from ..protocol.events import Event, RunLostEvent, TerminateEvent
 from ..protocol.results import AgentResult, RunOutcome
 from .definitions import pack_definition
@@ -48,10 +50,12 @@ class Runnable:
     """Base of everything with ``run``, ``arun`` and ``run_sync``. One object may serve any number of concurrent runs."""
 
     callback_handler: Callable[[Any], Any] | None = None
+    output_schema: Any = None
 
     def __init__(self) -> None:
         self._active: dict[str, tuple[RuntimePort, StartRun]] = {}
         self._streams: dict[str, EventStream] = {}
+        self._paused: dict[str, RunOutcome] = {}
         self._armed = False
         self._packed: tuple[str, bytes] | None = None
 
@@ -105,17 +109,7 @@ class Runnable:
         """
         runtime = runtime or current_runtime()
         request = self._request(runtime, prompt, thread_id, metadata, ephemeral, model_kwargs, timeout)
-        callback = None
-        if self.callback_handler is not None:
-            callback = Callback(self.callback_handler, lambda: runtime.cancel(request.run_id, request))
-        if not full or callback is not None:
-            request = request.evolve(full=full, events=callback is not None)
-        outcome = await self._execute(runtime, request, callback)
-        if callback is not None and callback.error is not None:
-            raise callback.error
-        if outcome.error is not None:
-            raise failed(outcome)
-        return AgentResult.from_outcome(outcome)
+        return await self._result(runtime, request if full else request.evolve(full=False))
 
     async def run(
         self,
@@ -137,25 +131,9 @@ class Runnable:
         runtime = runtime or current_runtime()
         request = self._request(runtime, prompt, thread_id, metadata, ephemeral, model_kwargs, timeout)
         request = request.evolve(events=True, stream_tokens=stream_tokens, full=False)
-        stream = EventStream()
-        task = asyncio.ensure_future(self._execute(runtime, request, stream.push))
-        task.add_done_callback(lambda _: stream.finish())
-        self._streams[request.run_id] = stream
-        try:
-            async for event in stream:
+        async with aclosing(self._events(runtime, request)) as events:
+            async for event in events:
                 yield event
-            try:
-                outcome = await task
-            except RunLost as error:
-                yield RunLostEvent(run_id=request.run_id, seq=stream.seq + 1, timestamp=datetime.now(UTC), reason=error.message)
-                raise
-            if outcome.error is not None:
-                raise failed(outcome)
-        finally:
-            del self._streams[request.run_id]
-            if not task.done():
-                task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     def run_sync(self, prompt: str, **options: Any) -> AgentResult:
         """:meth:`arun` for synchronous code; also works where an event loop is already running (notebooks, servers)."""
@@ -165,6 +143,54 @@ class Runnable:
     def invoke(self, prompt: str, **options: Any) -> AgentResult:
         """Another name for :meth:`run_sync`."""
         return self.run_sync(prompt, **options)
+
+    async def resume(self, answer: Any = None, *, stream_tokens: bool = False, **options: Any) -> AsyncGenerator[Event, None]:
+        """Answer a paused run, and yield the events of what follows; the arguments are those of :meth:`aresume`."""
+        runtime, request = self._resumption(answer, options)
+        request = request.evolve(events=True, stream_tokens=stream_tokens, full=False)
+        async with aclosing(self._events(runtime, request)) as events:
+            async for event in events:
+                yield event
+
+    async def aresume(self, answer: Any = None, **options: Any) -> AgentResult:
+        """Answer a paused run, from any process, and run on: to the end, or to the next pause.
+
+        Args:
+            answer: JSON value; it belongs to the only question there is, or to ``interrupt_id``.
+            **options: ``thread_id`` of the paused conversation, or the ``result`` of a paused run without one (a run that
+                this object saw pause needs neither); ``interrupt_id``; ``answers`` as a dict by interrupt id, to give
+                several at once; ``perform_dangling=True`` performs waiting calls that got no answer; ``metadata``,
+                ``ephemeral``, ``model_kwargs``, ``timeout`` and ``runtime`` as for :meth:`arun`.
+
+        Raises:
+            NotPaused: nothing waits there, the id is unknown, or several questions are open and none is named.
+        """
+        runtime, request = self._resumption(answer, options)
+        return await self._result(runtime, request)
+
+    def resume_sync(self, answer: Any = None, **options: Any) -> AgentResult:
+        """:meth:`aresume` for synchronous code."""
+        runtime = options.setdefault("runtime", current_runtime())
+        result: AgentResult = runtime.run_sync(self.aresume(answer, **options))
+        return result
+
+    async def continue_turn(self, thread_id: str, **options: Any) -> AgentResult:
+        """Go on with a turn that was cut off (a crash, a kill, an error) from its newest checkpoint. Counters go on.
+
+        Raises:
+            NotPaused: the thread is new, its turn is finished, or it waits for an answer.
+        """
+        runtime: RuntimePort = options.pop("runtime", None) or current_runtime()
+        request = self._request(runtime, "", thread_id, **_rest(options))
+        return await self._result(runtime, request.evolve(mode="continue"))
+
+    def pending_interrupts(self) -> list[dict[str, Any]]:
+        """The questions of runs that this object saw pause: ``interrupt_id``, ``question``, ``tool_name``, ``thread_id``..."""
+        return [
+            {**asked, "thread_id": outcome.thread_id, "run_id": outcome.run_id}
+            for outcome in self._paused.values()
+            for asked in outcome.interrupts
+        ]
 
     def cancel(self, thread_id: str | None = None) -> int:
         """Stop runs of this object: those of a thread, or all.
@@ -211,13 +237,72 @@ class Runnable:
             timeout=timeout,
         )
 
+    def _resumption(self, answer: Any, options: dict[str, Any]) -> tuple[RuntimePort, StartRun]:
+        runtime: RuntimePort = options.pop("runtime", None) or current_runtime()
+        thread_id, result = options.pop("thread_id", None), options.pop("result", None)
+        answers = dict(options.pop("answers", None) or {})
+        name, perform = options.pop("interrupt_id", None), options.pop("perform_dangling", False)
+        if answer is not None or not (answers or perform):
+            answers[name or ""] = answer
+        state = None
+        if thread_id is None:
+            outcome = result.outcome if result is not None else self._only_paused()
+            thread_id = outcome.thread_id
+            state = None if thread_id is not None else outcome.state_json or to_json(outcome.state)
+        request = self._request(runtime, "", thread_id, **_rest(options))
+        return runtime, request.evolve(mode="resume", answers=answers, perform=perform, state=state)
+
+    def _only_paused(self) -> RunOutcome:
+        if len(self._paused) != 1:
+            known = ", ".join(sorted(self._paused)) or "none"
+            raise NotPaused(f"say what to resume, thread_id=... or result=...: this object saw {len(self._paused)} pause ({known})")
+        return next(iter(self._paused.values()))
+
+    async def _result(self, runtime: RuntimePort, request: StartRun) -> AgentResult:
+        """Run a segment to its end."""
+        callback = None
+        if self.callback_handler is not None:
+            callback = Callback(self.callback_handler, lambda: runtime.cancel(request.run_id, request))
+            request = request.evolve(events=True)
+        outcome = await self._execute(runtime, request, callback)
+        if callback is not None and callback.error is not None:
+            raise callback.error
+        if outcome.error is not None:
+            raise failed(outcome)
+        return AgentResult.from_outcome(outcome, self.output_schema)
+
+    async def _events(self, runtime: RuntimePort, request: StartRun) -> AsyncGenerator[Event, None]:
+        """Run a segment, event by event."""
+        stream = EventStream()
+        task = asyncio.ensure_future(self._execute(runtime, request, stream.push))
+        task.add_done_callback(lambda _: stream.finish())
+        self._streams[request.run_id] = stream
+        try:
+            async for event in stream:
+                yield event
+            try:
+                outcome = await task
+            except RunLost as error:
+                yield RunLostEvent(run_id=request.run_id, seq=stream.seq + 1, timestamp=datetime.now(UTC), reason=error.message)
+                raise
+            if outcome.error is not None:
+                raise failed(outcome)
+        finally:
+            del self._streams[request.run_id]
+            if not task.done():
+                task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
     async def _execute(self, runtime: RuntimePort, request: StartRun, on_event: Observer | None) -> RunOutcome:
         self._active[request.run_id] = (runtime, request)
         try:
             if self._armed:
                 self._armed = False
                 request = request.evolve(cancelled=True)
-            return await runtime.execute(self, request, on_event)
+            outcome = await runtime.execute(self, request, on_event)
+            if outcome.interrupts or self._paused:
+                self._remember(outcome)
+            return outcome
         except PeerLost as error:
             raise RunLost(
                 f"run {request.run_id} of {self.title} was lost: {error.message}. Nothing durable was kept; run it again",
@@ -225,6 +310,22 @@ class Runnable:
             ) from error
         finally:
             del self._active[request.run_id]
+
+    def _remember(self, outcome: RunOutcome) -> None:
+        key = outcome.thread_id or outcome.run_id
+        if outcome.interrupts:
+            self._paused[key] = outcome
+        else:
+            self._paused.pop(key, None)
+
+
+def _rest(options: dict[str, Any]) -> dict[str, Any]:
+    """What is left of the options of a resume or a continuation."""
+    known = ("metadata", "ephemeral", "model_kwargs", "timeout")
+    unknown = sorted(options.keys() - set(known))
+    if unknown:
+        raise TypeError(f"unknown arguments: {', '.join(unknown)}")
+    return {name: options.get(name) for name in known}
 
 
 def failed(outcome: RunOutcome) -> UmbelError:

@@ -100,7 +100,7 @@ def build_reviewer(checkpointer: str | None = None) -> Any:
     Args:
         checkpointer: URL of the store for its conversations, None for none.
     """
-    from ..actors.agent.definition import Agent
+    from ..actors.agent_definition import Agent
 
     return Agent(
         model="offline:reviewer",

@@ -63,7 +63,13 @@ class StartRun(Frozen):
         timeout: seconds from now until the run is stopped with ``time_budget``.
         parent_run_id: the run that started this one.
         depth: how many parents are above.
+        lease_tokens, lease_cost_usd: what the parent leaves to this run of its budgets.
         cancelled: stop it before its first iteration (a cancel was armed).
+        mode: ``turn`` answers a new prompt; ``resume`` goes on after a pause, with ``answers``; ``continue`` goes on with a
+            turn that was cut off.
+        answers: for ``resume``: answers by interrupt id; the id ``""`` means the only one there is.
+        perform: for ``resume``: a call that waits is performed, and its result is the answer.
+        state: for ``resume`` of a run without a thread: its paused state, as JSON.
     """
 
     run_id: str
@@ -79,7 +85,15 @@ class StartRun(Frozen):
     timeout: float | None = None
     parent_run_id: str | None = None
     depth: int = 0
+    lease_tokens: int | None = None
+    lease_cost_usd: float | None = None
     cancelled: bool = False
+    mode: Literal["turn", "resume", "continue"] = "turn"
+    answers: JsonObject = Field(default_factory=dict)
+    perform: bool = False
+    state: bytes | None = Field(default=None, exclude=True)
+
+    attached = "state"
 
 
 @message_type
@@ -125,8 +139,11 @@ class ThinkRequest(Frozen):
         definition: content hash of the agent.
         base: how many messages of the conversation the agent actor should already hold.
         messages: the messages after those (the whole conversation when ``base`` is 0).
+        exact: ``messages`` are the request as it is: nothing is kept of it, shortened or added.
         use_tools: offer the agent's tools.
-        auxiliary: use the auxiliary model, if the agent has one.
+        activated: names of deferred tools on offer.
+        role: whose model answers: ``primary``, ``auxiliary``, ``grounding``, ``gsar`` or ``summary``; a role without one
+            falls back to the auxiliary model, then to the primary.
         stream: send ``ModelChunk`` messages before the reply.
         model_kwargs: settings for this run's calls.
     """
@@ -135,8 +152,10 @@ class ThinkRequest(Frozen):
     definition: str
     base: int = 0
     messages: tuple[Message, ...]
+    exact: bool = False
     use_tools: bool = True
-    auxiliary: bool = False
+    activated: tuple[str, ...] = ()
+    role: str = "primary"
     stream: bool = False
     model_kwargs: JsonObject = Field(default_factory=dict)
 

@@ -8,9 +8,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .errors import ConfigurationError
+from .loop_detection import READ_ONLY_TOOLS
 
 DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 TERMINAL_TOOLS = frozenset({"submit", "done", "finish", "complete", "task_complete"})
+WRITE_TOOLS = frozenset({"write_file", "write", "save", "create_file", "update_file"})
+VERIFICATION_TOOLS = frozenset({"run_command", "run_tests", "run", "execute", "pytest", "test"})
 
 
 class Settings(BaseModel):
@@ -83,6 +86,32 @@ class AgentConfig(Settings):
         tool_execution: ``concurrent`` or ``sequential``.
         max_concurrency: tools of one batch that run at once.
         tool_event_order: emit tool_complete in call order, or as each finishes.
+        max_cost_usd: stop before a call that could, at worst, spend more; needs a model whose prices are known.
+        budget_nudge_at: share of any budget at which the model is told, once, to come to an end; None never.
+        reflexion, grounding, gsar: their configurations, True for the defaults (see ``umbel.reasoning``).
+        planning: ask for a plan before the first call.
+        completion_mode: ``explicit`` goes on until a terminal tool, a limit or a condition ends the run.
+        verify_tools, verification_tools: names of tools that write, and of those that check what was written.
+        require_verification: in explicit mode, ``task_complete`` is refused while something written is unchecked.
+        tool_loop_read_only_tools: names of tools that only read.
+        text_tool_calls: read calls that a model wrote as text: ``auto`` only for models without native calls.
+        leaked_tool_call_formats: families of markup to read when it leaks into the text; None asks the model, () never.
+        max_tool_result_length: characters of a result that the model sees; 0 is unlimited.
+        tool_result_head_fraction: share of a cut result that is its beginning.
+        tool_result_store: where results that are too long are kept whole.
+        conversation_manager: shortens requests; None chooses one by the model's window.
+        context_window: tokens; overrides what is known of the model.
+        compaction: rewriting a conversation that outgrows the window: a configuration, or False.
+        checkpoint_every_n_iterations: saves within a turn; None is every one, 0 only its end.
+        hooks, plugins: lifecycle hooks; they run in the supervisor's process (see ``umbel.hooks``).
+        output_key: metadata key that gets the final text.
+        output_schema: pydantic class of the final answer, with ``output_schema_retries`` repairs; ``output_schema_strict``
+            asks providers for strict adherence.
+        final_answer_verifier: ``async (text, state, run) -> None or feedback``; a rejected draft is sent back at most
+            ``final_answer_verifier_max_replans`` times, then ``final_answer_fallback`` may replace it.
+        hold_final_answer_tokens: hold streamed text until its reply was accepted; ``hold_tool_step_text`` drops that of tool steps.
+        web_search, web_fetch: providers behind the tools of that name.
+        on_interrupt: when a tool asks a person, let the batch's other calls ``finish``, or ``cancel`` them.
         max_consecutive_tool_errors: batches in a row with nothing but errors before the run ends ``tool_errors``.
         max_empty_replies: nudges after an empty or cut reply before the run ends ``empty_reply``.
         termination: extra stop condition.
@@ -108,6 +137,40 @@ class AgentConfig(Settings):
     tool_execution: Literal["sequential", "concurrent"] = "concurrent"
     max_concurrency: int = Field(default=10, ge=1)
     tool_event_order: Literal["sequential", "completion"] = "sequential"
+    max_cost_usd: float | None = Field(default=None, gt=0)
+    budget_nudge_at: float | None = Field(default=0.8, gt=0, lt=1)
+    reflexion: Any = None
+    grounding: Any = None
+    gsar: Any = None
+    planning: bool = False
+    completion_mode: Literal["auto", "explicit"] = "auto"
+    verify_tools: frozenset[str] = WRITE_TOOLS
+    require_verification: bool = True
+    verification_tools: frozenset[str] = VERIFICATION_TOOLS
+    tool_loop_read_only_tools: frozenset[str] = READ_ONLY_TOOLS
+    text_tool_calls: Literal["auto", "on", "off"] = "auto"
+    leaked_tool_call_formats: tuple[str, ...] | None = None
+    max_tool_result_length: int = Field(default=32_000, ge=0)
+    tool_result_head_fraction: float = Field(default=0.4, ge=0, le=1)
+    tool_result_store: Any = None
+    conversation_manager: Any = None
+    context_window: int | None = Field(default=None, ge=1)
+    compaction: Any = None
+    checkpoint_every_n_iterations: int | None = Field(default=None, ge=0)
+    hooks: Any = ()
+    plugins: tuple[Any, ...] = ()
+    output_key: str | None = None
+    output_schema: type[BaseModel] | None = None
+    output_schema_retries: int = Field(default=2, ge=0, le=10)
+    output_schema_strict: bool = True
+    final_answer_verifier: Callable[..., Any] | None = None
+    final_answer_verifier_max_replans: int = Field(default=1, ge=0, le=10)
+    final_answer_fallback: Callable[..., Any] | None = None
+    hold_final_answer_tokens: bool = False
+    hold_tool_step_text: bool = False
+    web_search: Any = None
+    web_fetch: Any = None
+    on_interrupt: Literal["finish", "cancel"] = "finish"
     max_consecutive_tool_errors: int = Field(default=5, ge=1)
     max_empty_replies: int = Field(default=2, ge=0)
     termination: Any = None
@@ -130,48 +193,23 @@ class AgentConfig(Settings):
             raise ValueError("model_kwargs apply to a model given as text; configure the model object itself")
         return self
 
+    @model_validator(mode="after")
+    def _held_tokens(self) -> AgentConfig:
+        if self.hold_tool_step_text and not self.hold_final_answer_tokens:
+            raise ValueError("hold_tool_step_text needs hold_final_answer_tokens=True: text is dropped from what is held")
+        if self.hold_final_answer_tokens and self.final_answer_verifier is None:
+            raise ValueError("hold_final_answer_tokens needs a final_answer_verifier: nothing else releases held text")
+        return self
+
 
 PLANNED = frozenset(
     [
         "mcp_servers",
-        "max_cost_usd",
-        "budget_nudge_at",
-        "reflexion",
-        "grounding",
-        "gsar",
-        "planning",
-        "completion_mode",
-        "verify_tools",
-        "require_verification",
-        "verification_tools",
-        "tool_loop_read_only_tools",
-        "text_tool_calls",
-        "leaked_tool_call_formats",
         "code_mode",
-        "max_tool_result_length",
-        "tool_result_head_fraction",
-        "tool_result_store",
-        "conversation_manager",
-        "context_window",
-        "compaction",
         "observation_pack",
         "memory_manager",
-        "checkpoint_every_n_iterations",
         "keep_iteration_checkpoints",
-        "hooks",
-        "plugins",
         "skills",
-        "output_key",
-        "output_schema",
-        "output_schema_retries",
-        "output_schema_strict",
-        "final_answer_verifier",
-        "final_answer_verifier_max_replans",
-        "final_answer_fallback",
-        "hold_final_answer_tokens",
-        "hold_tool_step_text",
-        "web_search",
-        "web_fetch",
         "image_generator",
         "speech_provider",
         "playbook",

@@ -191,6 +191,12 @@ class RunLost(RunError):
     retryable = True
 
 
+class NotPaused(RunError, LookupError):
+    """There is nothing to resume, or the answer does not say which question it belongs to."""
+
+    code = "not_paused"
+
+
 class ThreadBusy(RunError):
     """Another run holds the thread."""
 

@@ -111,6 +111,7 @@ class RunOutcome(Frozen):
         parsed: structured output as JSON, or None.
         parse_error: why there is none, when it was asked for.
         grounding_score, ungrounded_claims: the grounding judge's verdict, if there was one.
+        gsar: the typed grounding's verdict: ``score``, ``decision`` and the judge's output.
         started_at, completed_at: UTC.
     """
 
@@ -131,6 +132,7 @@ class RunOutcome(Frozen):
     parse_error: Text | None = None
     grounding_score: float | None = None
     ungrounded_claims: tuple[Text, ...] = ()
+    gsar: JsonObject | None = None
     started_at: AwareDatetime | None = None
     completed_at: AwareDatetime | None = None
 

@@ -17,7 +17,7 @@ from pydantic import AwareDatetime, Field, PlainSerializer
 from .codec import message_type
 from .loop_detection import READ_ONLY_TOOLS, Loop, find_loop
 from .markers import EPHEMERAL_KEYS, ITERATION_SAVES, is_durable
-from .messages import Frozen, Json, JsonObject, Message, Text, ToolCall, ToolResult, Usage, clean_text, clean_value
+from .messages import Frozen, InterruptRequest, Json, JsonObject, Message, Text, ToolCall, ToolResult, Usage, clean_text, clean_value
 
 CompletionMode = Literal["auto", "explicit"]
 # Sorted, so that equal states have equal bytes in every process.
@@ -74,6 +74,38 @@ class ReasoningStep(Frozen):
     timestamp: AwareDatetime | None = None
 
 
+class PendingInterrupt(Frozen):
+    """A tool call that waits for a person.
+
+    Attributes:
+        interrupt_id: what an answer must name: the call's id, and a number when the call asks again.
+        call: the call as it was made.
+        request: what is asked.
+        answers: answers that the call got before, oldest first: it is performed again with all of them.
+        child: the paused state of the agent that the call runs, and which of its interrupts this one stands for.
+    """
+
+    interrupt_id: Text
+    call: ToolCall
+    request: InterruptRequest
+    answers: tuple[Json, ...] = ()
+    child: JsonObject | None = None
+
+
+class Turn(Frozen):
+    """Where a turn stands between its segments.
+
+    Attributes:
+        elapsed_seconds: what earlier segments took; waiting for a person does not count.
+        interrupts: what the paused turn waits for, in call order.
+        stop_reason: why the turn ended; None while it goes on, is paused, or was cut off.
+    """
+
+    elapsed_seconds: float = 0.0
+    interrupts: tuple[PendingInterrupt, ...] = ()
+    stop_reason: Text | None = None
+
+
 @message_type
 class AgentState(Frozen):
     """Everything a run knows about itself. ``with_*`` methods give new values, nothing changes in place.
@@ -99,6 +131,7 @@ class AgentState(Frozen):
         input_price_per_million, output_price_per_million: US dollars; unknown is None.
         cost_usd_used: spend computed from the prices.
         cost_budget_usd: stop at this spend (None: no limit).
+        turn: where the turn stands between its segments.
         completion_mode: ``explicit`` ignores replies without calls and confidence.
         provider_state: the provider's own continuation value.
         metadata: JSON values of the application; persisted. Ephemeral run metadata never gets here.
@@ -137,6 +170,7 @@ class AgentState(Frozen):
     cost_usd_used: float = 0.0
     cost_budget_usd: float | None = None
     completion_mode: CompletionMode = "auto"
+    turn: Turn = Turn()
     provider_state: Json = None
     metadata: JsonObject = Field(default_factory=dict)
     started_at: AwareDatetime | None = None
@@ -254,6 +288,11 @@ class AgentState(Frozen):
         return self.evolve(**changes)
 
     # Queries
+
+    @property
+    def interrupts(self) -> tuple[PendingInterrupt, ...]:
+        """What the paused turn waits for."""
+        return self.turn.interrupts
 
     @property
     def priced(self) -> bool:

@@ -15,6 +15,7 @@ from ...protocol.events import ModelRetryEvent
 from ...protocol.messages import Message, ModelResponse
 from ..definitions import Definitions
 from ..frames import Caller
+from .conversation.manager import manage
 from .models.base import aclose, collect
 from .models.registry import resolve_model
 from .models.retry import RetryingModel, RetryNotice, RetryPolicy
@@ -35,7 +36,7 @@ class AgentActor:
         self._limit = conversations
         self._conversations: OrderedDict[str, list[Message]] = OrderedDict()
         self._policies: WeakKeyDictionary[Any, RetryPolicy] = WeakKeyDictionary()
-        self._opened: WeakKeyDictionary[Any, dict[bool, Any]] = WeakKeyDictionary()  # models that were given as text
+        self._opened: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()  # models that were given as text
 
     async def think(self, request: ThinkRequest, caller: Caller) -> ThinkReply:
         """One model call, retried by the agent's policy.
@@ -45,18 +46,22 @@ class AgentActor:
             ConfigurationError: the model's name or key is wrong.
         """
         agent = self._definitions.get(request.definition)
-        conversation = self._conversation(request, agent.system_message)
-        if conversation is None:
-            return ThinkReply.trusted(need_conversation=True)
-        model, policy = self._model(agent, request.auxiliary)
+        if request.exact:
+            messages = list(request.messages)
+        else:
+            conversation = self._conversation(request, agent.system_message)
+            if conversation is None:
+                return ThinkReply.trusted(need_conversation=True)
+            messages = await manage(agent.manager, conversation)
+        model, policy = self._model(agent, request.role)
         settings = {**agent.model_settings, **request.model_kwargs}
-        tools = agent.tool_schemas if request.use_tools and agent.tool_schemas else None
+        tools = agent.schemas(request.activated) if request.use_tools else None
         retrying = RetryingModel(model, policy, on_retry=partial(_tell, caller))
         if request.stream:
-            response = await collect(_forward(retrying.stream(list(conversation), tools, **settings), caller))
+            response = await collect(_forward(retrying.stream(messages, tools or None, **settings), caller))
         else:
-            called = retrying.complete(list(conversation), tools, **settings)
-            del request, settings, conversation  # thousands of calls wait here
+            called = retrying.complete(messages, tools or None, **settings)
+            del request, settings, messages  # thousands of calls wait here
             response = await called
         if not isinstance(response, ModelResponse):
             raise MalformedResponse(f"{type(model).__name__}.complete returned {type(response).__name__}, not a ModelResponse")
@@ -69,7 +74,7 @@ class AgentActor:
 
     async def close(self) -> None:
         """Close every model's connections."""
-        given = [model for agent in self._policies for model in (agent.config.model, agent.config.auxiliary_model)]
+        given = [model for agent in self._policies for model in agent.models()]
         for model in (*given, *(model for models in self._opened.values() for model in models.values())):
             await aclose(model)
         self._policies.clear()
@@ -89,11 +94,10 @@ class AgentActor:
             known.extend(request.messages)
         return known
 
-    def _model(self, agent: Any, auxiliary: bool) -> tuple[Any, RetryPolicy]:
-        config = agent.config
-        model = config.auxiliary_model if auxiliary and config.auxiliary_model is not None else config.model
+    def _model(self, agent: Any, role: str) -> tuple[Any, RetryPolicy]:
+        config, model = agent.config, agent.model_of(role)
         if isinstance(model, str):
-            model = self._open(agent, model, auxiliary)
+            model = self._open(agent, model)
         if not hasattr(model, "complete"):
             raise ModelError(f"{type(model).__name__} is not a model: it has no complete()")
         policy = self._policies.get(agent)
@@ -101,12 +105,13 @@ class AgentActor:
             policy = self._policies[agent] = RetryPolicy.of(config.model_retry)
         return model, policy
 
-    def _open(self, agent: Any, name: str, auxiliary: bool) -> Any:
+    def _open(self, agent: Any, name: str) -> Any:
         opened = self._opened.setdefault(agent, {})
-        if auxiliary not in opened:
-            opened[auxiliary] = model = resolve_model(name, **agent.config.model_kwargs)
+        if name not in opened:
+            settings = agent.config.model_kwargs if name == agent.config.model else {}
+            opened[name] = model = resolve_model(name, **settings)
             finalize(agent, _close_soon, asyncio.get_running_loop(), model).atexit = False
-        return opened[auxiliary]
+        return opened[name]
 
 
 def _close_soon(loop: asyncio.AbstractEventLoop, model: Any) -> None:

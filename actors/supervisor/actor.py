@@ -87,7 +87,10 @@ class SupervisorActor:
 
 def _deadline(run: Run) -> asyncio.TimerHandle | None:
     limits = [seconds for seconds in (run.request.timeout, run.config.time_budget_seconds) if seconds is not None]
-    return asyncio.get_running_loop().call_later(min(limits), run.stop, "time_budget") if limits else None
+    if not limits:
+        return None
+    run.time_limit = min(limits)
+    return asyncio.get_running_loop().call_later(run.time_limit, run.stop, "time_budget")
 
 
 def _matches(request: StartRun, message: CancelRun) -> bool:

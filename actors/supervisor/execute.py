@@ -1,4 +1,10 @@
-"""Execute: the tool calls of one reply. Plan them in order, run them side by side, record them in order."""
+"""Execute: the tool calls of one reply.
+
+    plan      in call order: announce, hooks, refuse or reuse what must not run
+    dispatch  side by side: the bodies
+    settle    each result: size limit, hooks (in call order; at once with ``tool_event_order="completion"``)
+    fold      in call order: execution records, events, and the messages that answer the calls
+"""
 
 from __future__ import annotations
 
@@ -7,16 +13,21 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from ...protocol.commands import ExecuteCall, RunFinished, StartRun, ToolProgress, ToolReply
+from ...protocol.commands import ExecuteCall, ToolProgress, ToolReply
 from ...protocol.errors import PeerLost, UmbelError
 from ...protocol.events import ToolCompleteEvent, ToolProgressEvent, ToolStartEvent
 from ...protocol.messages import Message, ModelResponse, ToolCall, ToolResult
-from ...protocol.state import ReasoningStep, ToolExecution
+from ...protocol.state import PendingInterrupt, ReasoningStep, ToolExecution
 from ..tools.executor import unknown_tool_text
-from .run import Run
+from ..tools.limits import limited
+from ..tools.verification import VERIFICATION_REMINDER
+from .hooked import after_tool, before_tool
+from .pause import asking, take_answers
+from .reflect import reflect
+from .run import Run, refuse
+from .subagent import call_agent
 
 ATTEMPTS = 3  # executors tried for a call that is safe to repeat
-MAX_DEPTH = 10  # agents calling agents
 CUT_OFF = "not run: your reply was cut off by the token limit, so its arguments may be incomplete. Send a shorter reply."
 
 
@@ -27,27 +38,68 @@ class Slot:
         result: None until it is known.
         reused: an earlier equal call's result was taken; the body did not run.
         twin: an equal idempotent call earlier in the batch, whose result this one shares.
+        secrets: arguments that only the body sees.
+        share: agents in the batch, which divide the budgets.
+        waits: the interrupts that were answered, when the call goes on after a pause.
+        asks: what the call asks a person; it has no result then.
+        ran: the body ran, so hooks that look at results are asked.
+        told: its completion was announced.
     """
 
-    __slots__ = ("call", "result", "reused", "tool", "twin")
+    __slots__ = ("asks", "call", "ran", "result", "reused", "secrets", "share", "told", "tool", "twin", "waits")
 
-    def __init__(self, call: ToolCall, tool: Any) -> None:
+    def __init__(self, call: ToolCall, tool: Any, waits: tuple[PendingInterrupt, ...] = ()) -> None:
         self.call = call
         self.tool = tool
+        self.waits = waits
         self.result: ToolResult | None = None
-        self.reused = False
         self.twin: Slot | None = None
+        self.secrets: dict[str, Any] | None = None
+        self.asks: tuple[PendingInterrupt, ...] = ()
+        self.reused = self.ran = self.told = False
+        self.share = 1
 
 
 async def execute(run: Run, response: ModelResponse) -> str | None:
-    """Run the calls of a reply and append their results. Returns a stop reason when nothing but errors came back too often."""
-    slots = plan(run, response)
-    try:
-        await dispatch(run, [slot for slot in slots if slot.result is None and slot.twin is None])
-    finally:
-        fold(run, slots)  # also when the run is stopped: every call of the conversation has a result
+    """Run the calls of a reply. A stop reason when one asks a person, or when nothing but errors came back too often."""
+    tools = run.agent.tools_by_name
+    slots = [Slot(call, tools.get(call.name)) for call in response.tool_calls]
+    executions = await batch(run, slots, cut_off=response.stop_reason == "length")
     record(run, response, slots)
-    failed = all(slot.result is not None and slot.result.error is not None for slot in slots)
+    return consequences(run, executions)
+
+
+async def resume(run: Run) -> str | None:
+    """Go on with the calls that have got their answers: ``interrupted`` while others still wait. Source: OURS-2."""
+    tools = run.agent.tools_by_name
+    answered = take_answers(run, run.request.answers, perform=run.request.perform)
+    slots = [Slot(waits[0].call, tools.get(waits[0].call.name), waits) for waits in answered]
+    return consequences(run, await batch(run, slots))
+
+
+async def batch(run: Run, slots: list[Slot], *, cut_off: bool = False) -> list[ToolExecution]:
+    """Get the results of calls, and append them to the state: the records of those that are done."""
+    try:
+        await plan(run, slots, cut_off)
+        agents = [slot for slot in slots if slot.tool is not None and slot.tool.agent is not None]
+        for slot in agents:
+            slot.share = len(agents)
+        await dispatch(run, [slot for slot in slots if slot.result is None and slot.twin is None])
+        if run.agent.hooks.after_tool and run.config.tool_event_order == "sequential":
+            for slot in slots:
+                await after_tool(run, slot, perform)
+    finally:
+        executions = fold(run, slots)  # also when the run is stopped: every call of the conversation has a result
+    return executions
+
+
+def consequences(run: Run, executions: list[ToolExecution]) -> str | None:
+    """What follows from a batch: a pause, reminders, confidence, or the end of a spin."""
+    if run.state.interrupts:
+        return "interrupted"
+    remind(run, executions)
+    reflect(run, executions)
+    failed = bool(executions) and all(done.error is not None for done in executions)
     run.bad_batches = run.bad_batches + 1 if failed else 0
     return "tool_errors" if run.bad_batches >= run.config.max_consecutive_tool_errors else None
 
@@ -55,22 +107,30 @@ async def execute(run: Run, response: ModelResponse) -> str | None:
 # plan
 
 
-def plan(run: Run, response: ModelResponse) -> list[Slot]:
+async def plan(run: Run, slots: list[Slot], cut_off: bool) -> None:
     """Announce every call, and settle at once those whose body must not run."""
-    slots: list[Slot] = []
     equal: dict[str, Slot] = {}
-    cut_off = response.stop_reason == "length"
-    for call in response.tool_calls:
+    for slot in slots:
+        call = slot.call
         run.emit(ToolStartEvent, tool_name=call.name, tool_call_id=call.id, arguments=call.arguments)
-        slot = Slot(call, run.agent.tools_by_name.get(call.name))
-        slots.append(slot)
         if cut_off:
             slot.result = refuse(call, CUT_OFF, "cut_off")
+        elif slot.waits and slot.waits[0].request.answers and slot.waits[0].answers:
+            slot.result = answered(slot)
         elif slot.tool is None:
             slot.result = refuse(call, unknown_tool_text(call.name, tuple(run.agent.tools_by_name)), "unknown_tool")
-        elif slot.tool.idempotent and call.malformed_arguments is None:
-            reuse(run, slot, equal)
-    return slots
+        else:
+            if run.agent.hooks.before_tool:
+                await before_tool(run, slot)
+            if slot.result is None and slot.tool.idempotent and call.malformed_arguments is None:
+                reuse(run, slot, equal)
+
+
+def answered(slot: Slot) -> ToolResult:
+    """The answer is the result: the call only asked."""
+    answer = slot.waits[0].answers[-1]
+    text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+    return ToolResult(tool_call_id=slot.call.id, name=slot.call.name, content=text)
 
 
 def reuse(run: Run, slot: Slot, equal: dict[str, Slot]) -> None:
@@ -86,37 +146,62 @@ def reuse(run: Run, slot: Slot, equal: dict[str, Slot]) -> None:
     equal.setdefault(key, slot)
 
 
-def refuse(call: ToolCall, why: str, code: str) -> ToolResult:
-    """The result of a call that is not run."""
-    return ToolResult(tool_call_id=call.id, name=call.name, error=why, code=code)
-
-
 # run
 
 
 async def dispatch(run: Run, slots: list[Slot]) -> None:
     """Run the bodies: at most ``max_concurrency`` at once, or one by one when the agent says sequential."""
     if len(slots) > 1 and run.config.tool_execution == "concurrent":
-        limit = asyncio.Semaphore(run.config.max_concurrency)
-
-        async def limited(slot: Slot) -> None:
-            async with limit:
-                await settle(run, slot)
-
-        await asyncio.gather(*(limited(slot) for slot in slots))
+        await side_by_side(run, slots)
         return
     for slot in slots:
         await settle(run, slot)
+        if slot.asks and run.config.on_interrupt == "cancel":
+            break
+
+
+async def side_by_side(run: Run, slots: list[Slot]) -> None:
+    """All at once. When one asks a person, the others finish, or with ``on_interrupt="cancel"`` are stopped."""
+    limit = asyncio.Semaphore(run.config.max_concurrency)
+    others: list[asyncio.Task[None]] = []
+
+    async def limited_settle(slot: Slot) -> None:
+        async with limit:
+            await settle(run, slot)
+        if slot.asks and run.config.on_interrupt == "cancel":
+            for other in others:
+                other.cancel()
+
+    others += [asyncio.ensure_future(limited_settle(slot)) for slot in slots]
+    try:
+        for ended in await asyncio.gather(*others, return_exceptions=run.config.on_interrupt == "cancel"):
+            if isinstance(ended, Exception):
+                raise ended
+    finally:
+        for other in others:
+            other.cancel()
 
 
 async def settle(run: Run, slot: Slot) -> None:
     """Get one call's result. Whatever goes wrong is the result; only being stopped propagates."""
-    try:
-        slot.result = await (call_tool(run, slot) if slot.tool.agent is None else call_agent(run, slot))
-    except UmbelError as error:
-        slot.result = refuse(slot.call, error.message, error.code)
-    if run.config.tool_event_order == "completion":
+    slot.result = await perform(run, slot)
+    slot.ran = True
+    if run.config.tool_event_order == "completion" and not slot.asks:
+        await after_tool(run, slot, perform)
         complete(run, slot)
+
+
+async def perform(run: Run, slot: Slot) -> ToolResult:
+    """The body's result, cut to the size that the model may see."""
+    try:
+        result = await (call_tool(run, slot) if slot.tool.agent is None else call_agent(run, slot))
+    except UmbelError as error:
+        result = refuse(slot.call, error.message, error.code)
+    limit = run.config.max_tool_result_length
+    if limit and len(result.content) > limit:
+        share, store = run.config.tool_result_head_fraction, run.config.tool_result_store
+        result = await limited(result, limit=limit, head_fraction=share, store=store)
+    return result
 
 
 async def call_tool(run: Run, slot: Slot) -> ToolResult:
@@ -124,13 +209,14 @@ async def call_tool(run: Run, slot: Slot) -> ToolResult:
     message = ExecuteCall.trusted(
         run_id=run.id,
         definition=run.request.definition,
-        call=slot.call,
+        call=slot.call if slot.secrets is None else slot.call.evolve(arguments={**slot.call.arguments, **slot.secrets}),
         iteration=run.state.iteration,
         thread_id=run.request.thread_id,
         agent_name=run.agent.label,
         metadata=run.tool_metadata,
         ephemeral=run.request.ephemeral,
         grace=run.config.cancel_grace_seconds,
+        answers=slot.waits[0].answers if slot.waits else (),
         state=run.state_for(slot.tool),
     )
     heard = (lambda part: progress(run, slot, part)) if run.watched and slot.tool.emits_progress else None
@@ -145,43 +231,10 @@ async def call_tool(run: Run, slot: Slot) -> ToolResult:
                 continue
             why = f"outcome unknown: the process that ran {slot.call.name} died. Verify what happened before you repeat it."
             return refuse(slot.call, why, "outcome_unknown")
+        if reply.interrupt is not None:
+            slot.asks = (asking(slot, reply.interrupt),)
         return reply.result
     raise AssertionError("unreachable")
-
-
-async def call_agent(run: Run, slot: Slot) -> ToolResult:
-    """A tool that is an agent: a child run on a shard of its own choice."""
-    call, agent = slot.call, slot.tool.agent
-    prompt = call.arguments.get("prompt")
-    if call.malformed_arguments is not None or not isinstance(prompt, str):
-        return refuse(call, f"{call.name} needs one argument: prompt (text)", "invalid_arguments")
-    if run.request.depth >= MAX_DEPTH:
-        return refuse(call, f"{call.name} was not called: agents are already {MAX_DEPTH} deep", "depth")
-    request = StartRun.trusted(
-        run_id=f"{run.id}.{call.id}",
-        definition=run.peers.register(agent),
-        prompt=prompt,
-        metadata=run.request.metadata,
-        ephemeral=run.request.ephemeral,
-        full=False,
-        parent_run_id=run.id,
-        depth=run.request.depth + 1,
-    )
-    channel = run.peers.supervisor(request.run_id)
-    channel.define(request.definition, run.peers.blob)
-    task = asyncio.ensure_future(channel.request(request))  # its own task: a stop of the child is not a stop of this run
-    try:
-        finished: RunFinished = await task
-    finally:
-        task.cancel()
-    outcome = finished.outcome
-    run.add_child(outcome.metrics)
-    if outcome.error is not None:
-        return refuse(call, f"{call.name} failed: {outcome.error['message']}", str(outcome.error["code"]))
-    if not outcome.success:
-        return refuse(call, f"{call.name} stopped: {outcome.stop_reason}. {outcome.message}".rstrip(), outcome.stop_reason)
-    took = outcome.metrics.duration_ms
-    return ToolResult.trusted(tool_call_id=call.id, name=call.name, content=outcome.message, duration_ms=took)
 
 
 def progress(run: Run, slot: Slot, part: Any) -> None:
@@ -200,35 +253,42 @@ def progress(run: Run, slot: Slot, part: Any) -> None:
 # record
 
 
-def fold(run: Run, slots: list[Slot]) -> None:
-    """In call order: execution record, event, and the message that answers the call."""
-    early = run.config.tool_event_order == "completion"
+def fold(run: Run, slots: list[Slot]) -> list[ToolExecution]:
+    """In call order: execution record, event, and the message that answers the call. Calls that ask are left open."""
     executions: list[ToolExecution] = []
+    answers: list[Message] = []
     for slot in slots:
-        told = early and slot.result is not None and slot.twin is None and slot.tool is not None and not slot.reused
         call, twin = slot.call, slot.twin
+        if slot.asks:
+            continue
         if twin is not None and twin.result is not None:
             slot.result = twin.result.evolve(tool_call_id=call.id, duration_ms=0.0)
             slot.reused = twin.result.error is None
         if slot.result is None:
             slot.result = refuse(call, "cancelled before it finished; what it did until then is unknown", "cancelled")
-        result = slot.result
-        execution = ToolExecution.trusted(
-            tool_name=call.name,
-            tool_call_id=call.id,
-            arguments=call.arguments,
-            result=result.content if result.error is None else None,
-            error=result.error,
-            code=result.code,
-            duration_ms=result.duration_ms,
-            timestamp=datetime.now(UTC),
-            idempotent_cache_hit=slot.reused,
-        )
-        executions.append(execution)
-        if not told:
-            complete(run, slot)
-    answers = [Message.tool(slot.result) for slot in slots if slot.result is not None]
+        executions.append(execution_of(slot, slot.result))
+        answers.append(Message.tool(slot.result))
+        complete(run, slot)
     run.state = run.state.with_tool_results(executions, answers)
+    waiting = [waits for slot in slots for waits in slot.asks]
+    if waiting:
+        run.state = run.state.evolve(turn=run.state.turn.evolve(interrupts=(*run.state.interrupts, *waiting)))
+    return executions
+
+
+def execution_of(slot: Slot, result: ToolResult) -> ToolExecution:
+    """The record of a call that is done."""
+    return ToolExecution.trusted(
+        tool_name=slot.call.name,
+        tool_call_id=slot.call.id,
+        arguments=slot.call.arguments,
+        result=result.content if result.error is None else None,
+        error=result.error,
+        code=result.code,
+        duration_ms=result.duration_ms,
+        timestamp=datetime.now(UTC),
+        idempotent_cache_hit=slot.reused,
+    )
 
 
 def record(run: Run, response: ModelResponse, slots: list[Slot]) -> None:
@@ -243,10 +303,17 @@ def record(run: Run, response: ModelResponse, slots: list[Slot]) -> None:
     run.state = run.state.with_reasoning_step(step)
 
 
+def remind(run: Run, executions: list[ToolExecution]) -> None:
+    """Something was written: the model is asked to check it. Source: LOOP-94."""
+    if any(done.tool_name in run.config.verify_tools for done in executions):
+        run.note(VERIFICATION_REMINDER)
+
+
 def complete(run: Run, slot: Slot) -> None:
     """Tell the subscriber a call's result."""
     result = slot.result
-    if result is not None:
+    if result is not None and not slot.told:
+        slot.told = True
         run.emit(
             ToolCompleteEvent,
             tool_name=slot.call.name,

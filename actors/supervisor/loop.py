@@ -1,13 +1,18 @@
 """The run loop, one turn of an agent, top to bottom.
 
-    open      load the thread, or begin a conversation                          thread.py
-    boundary  stop?  told to stop, the user's condition, loops, built-in limits  here
-    think     one model call, whole or streamed                                 think.py
-    execute   the reply's tool calls, in parallel                               execute.py
-    save      an iteration checkpoint, where the run is durable                 thread.py
-    terminate summary where one is due, final save, last event, outcome         terminate.py
+    open      load the thread, or begin a conversation; take the answers of a resume     thread.py, pause.py
+    boundary  stop?  told to stop, the user's condition, loops, built-in limits           here
+    notes     a plan to make, a budget that runs out                                      notes.py
+    room      worst-case cost of the next call; a conversation that outgrows the window   room.py
+    think     one model call, whole or streamed, by way of the hooks                      think.py, hooked.py
+    recover   calls that stand in the text                                                recover.py
+    execute   the reply's tool calls, in parallel; reminders; reflect                     execute.py, reflect.py
+    answer    a reply without calls: empty, ungrounded, refused by a verifier, or final   answer.py
+    save      an iteration checkpoint, where the run is durable                           thread.py
+    terminate summary where one is due, structured output, final save, last event, outcome, hooks   terminate.py
 
-A turn always ends here, with one outcome, whatever happened: an answer, a limit, a cancel from outside, an exception.
+A segment (a new turn, one that is resumed after a pause, one that is continued after a crash) always takes this way, and
+always ends with one outcome, whatever happened: an answer, a limit, a pause, a cancel from outside, an exception.
 Checks happen at the boundary only; being told to stop (cancel, deadline) also interrupts whatever is awaited.
 """
 
@@ -17,54 +22,76 @@ import asyncio
 import logging
 
 from ...protocol.events import CustomEvent
-from ...protocol.messages import Message, ModelResponse
+from ...protocol.messages import ModelResponse
 from ...protocol.results import RunOutcome
-from .execute import execute
+from .answer import answer, send_back
+from .execute import execute, resume
+from .hooks.dispatch import before_invocation_all, call
+from .notes import add_notes
+from .recover import repaired
+from .room import make_room
 from .run import Run
-from .terminate import terminate
+from .terminate import close_iteration, terminate
 from .think import think
-from .thread import open_turn, save
+from .thread import load_turn, save
 
 logger = logging.getLogger("umbel.supervisor")
 
-EMPTY_REPLY = "Your last reply was empty. Go on with the task: call a tool, or give your answer as text."
-
 
 async def run_turn(run: Run) -> RunOutcome:
-    """Run one turn to its end; see the table above.
+    """Run one segment of a turn to its end; see the table above.
 
     Raises:
         asyncio.CancelledError: the caller went away. The thread is saved first.
     """
     error: Exception | None = None
     try:
-        await open_turn(run)
-        reason = await iterate(run)
+        reason = await open_turn(run) or await iterate(run)
     except asyncio.CancelledError:
         if run.stopping is None:
             run.forget()
             await save(run, final=True)
             raise
         reason = run.stopping
-    except Exception as caught:  # whatever a model, a condition or a store raised ends the turn as an error
+    except Exception as caught:  # whatever a model, a hook, a condition or a store raised ends the turn as an error
         logger.debug("run %s failed", run.id, exc_info=True)
         reason, error = "error", caught
     await run.absorb_stop()
     return await terminate(run, reason, error)
 
 
+async def open_turn(run: Run) -> str | None:
+    """Begin the segment. A resumed one first runs the calls that got their answers; more may wait: ``interrupted``."""
+    await load_turn(run)
+    before = run.agent.hooks.before_invocation
+    if before:
+        run.state = await before_invocation_all(before, run.request.prompt, run.state)
+    return await resume(run) if run.request.mode == "resume" else None
+
+
 async def iterate(run: Run) -> str:
     """Think and execute until there is a reason to stop."""
+    watched = run.agent.hooks.iteration_start or run.agent.hooks.iteration_end
     while True:
+        if watched:
+            await between_iterations(run)
         reason = boundary(run)
         if reason is not None:
             return reason
         run.state = run.state.next_iteration()
-        reason = await act(run, await think(run))
+        add_notes(run)
+        reason = await make_room(run) or await act(run, await think(run))
         if reason is not None:
             return reason
         if run.is_durable:
             await save(run)
+
+
+async def between_iterations(run: Run) -> None:
+    """The iteration that is open ends, the next one starts; hooks count from 0 (LOOP-16)."""
+    await close_iteration(run)
+    run.memo.open_iteration = run.state.iteration
+    await call(run.agent.hooks.iteration_start, run.state.iteration, run.state)
 
 
 def boundary(run: Run) -> str | None:
@@ -83,22 +110,15 @@ def boundary(run: Run) -> str | None:
 
 async def act(run: Run, response: ModelResponse) -> str | None:
     """Do what the reply asks for: run its calls, or take it as the answer."""
+    if run.agent.recovers_calls:
+        recovered = repaired(run, response)
+        if recovered is None:
+            send_back(run)
+            return None
+        response = recovered
     run.last_text = response.content or ""
     run.no_tool_calls = not response.tool_calls
-    return await execute(run, response) if response.tool_calls else answer(run, response)
-
-
-def answer(run: Run, response: ModelResponse) -> str | None:
-    """A reply without calls: the answer, or, when it is empty, a nudge, a bounded number of times."""
-    if response.content and response.content.strip():
-        run.empty_replies = 0
-        return "complete"
-    run.empty_replies += 1
-    if run.empty_replies > run.config.max_empty_replies:
-        return "empty_reply"
-    run.no_tool_calls = False
-    run.state = run.state.with_message(Message.user(EMPTY_REPLY, automated=True))
-    return None
+    return await execute(run, response) if response.tool_calls else await answer(run, response)
 
 
 def warn_of_loop(run: Run) -> None:
@@ -111,5 +131,6 @@ def warn_of_loop(run: Run) -> None:
         return
     names = ", ".join(loop.tools)
     note = f"You have repeated the same step ({names}) {loop.repeats} times with the same result. Do something else or answer."
-    run.state = state.with_tool_loop_warning(loop.signature).with_message(Message.system(note, automated=True))
+    run.state = state.with_tool_loop_warning(loop.signature)
+    run.note(note)
     run.emit(CustomEvent, name="tool_loop_warning", data={"tools": list(loop.tools), "repeats": loop.repeats})

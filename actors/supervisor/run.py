@@ -7,18 +7,20 @@ import contextlib
 import copy
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import is_
 from typing import Any, Protocol
 
 from ...protocol.codec import to_json
 from ...protocol.commands import StartRun
-from ...protocol.events import Event
-from ...protocol.messages import Message, ModelResponse, ToolCall, Usage
+from ...protocol.events import CustomEvent, Event, RunInfo
+from ...protocol.messages import Message, ModelChunk, ModelResponse, ToolCall, ToolResult, Usage
 from ...protocol.results import Metrics
 from ...protocol.state import AgentState
 from ..frames import Caller, Channel
+from ..tools.deferred import activated
 
 _random = random.Random()  # its own, so that nobody who calls seed() makes call ids repeat
 
@@ -34,6 +36,37 @@ class Peers(Protocol):
     def register(self, agent: Any) -> str: ...
 
 
+@dataclass(slots=True)
+class Memo:
+    """What only some runs have to remember.
+
+    Attributes:
+        nudged: the model was told that a budget runs out.
+        compaction: what the compactor knows of this run.
+        prompt_tokens: of the last request, as its provider counted them.
+        reflections, groundings: judgements so far.
+        grounding, gsar: the last verdict on an answer.
+        rejected: drafts of the final answer that were sent back.
+        unfinished: replies in a row whose call broke off.
+        held: streamed chunks that wait for their reply to be accepted.
+        hook_errors: of hooks that ran after the run was safe.
+        open_iteration: the one whose end the hooks have not been told.
+    """
+
+    nudged: bool = False
+    compaction: Any = None
+    prompt_tokens: int = 0
+    reflections: int = 0
+    groundings: int = 0
+    grounding: Any = None
+    gsar: Any = None
+    rejected: int = 0
+    unfinished: int = 0
+    held: list[ModelChunk] = field(default_factory=list)
+    hook_errors: tuple[str, ...] = ()
+    open_iteration: int | None = None
+
+
 class Run:
     """A turn in progress. Nothing of it lives on the agent, so one agent serves any number of runs at once.
 
@@ -44,11 +77,13 @@ class Run:
         bad_batches: batches in a row whose every call failed.
         empty_replies: unusable replies in a row.
         stopping: why the run was told to stop from outside, if it was.
+        time_limit: seconds from the turn's start until it is stopped, if there is a limit.
         partial_text: what was streamed of a reply that has not ended.
     """
 
     __slots__ = (
         "_forget",
+        "_memo",
         "_seq",
         "_task",
         "agent",
@@ -72,6 +107,7 @@ class Run:
         "stopping",
         "termination",
         "termination_reason",
+        "time_limit",
         "watched",
     )
 
@@ -105,11 +141,30 @@ class Run:
         self.no_tool_calls = False
         self.partial_text = ""
         self.stopping: str | None = None
+        self.time_limit: float | None = None
+        self._memo: Memo | None = None
         self._task = asyncio.current_task()
         self._seq = 0
         self._forget = forget
 
+    @property
+    def memo(self) -> Memo:
+        """Made when it is first needed: most of thousands of runs never do."""
+        if self._memo is None:
+            self._memo = Memo()
+        return self._memo
+
+    @property
+    def info(self) -> RunInfo:
+        """Whose run it is, as hooks and verifiers see it."""
+        return RunInfo(self.id, self.request.thread_id, self.state.metadata, self.agent.label)
+
     # events
+
+    def publish(self, events: Iterable[CustomEvent]) -> None:
+        """Pass on what a hook emitted."""
+        for event in events:
+            self.emit(CustomEvent, name=event.name, data=event.data, tool_call_id=event.tool_call_id)
 
     def emit(self, event_class: type[Event], **fields: Any) -> None:
         """Give the run's subscriber an event, if there is one."""
@@ -165,6 +220,14 @@ class Run:
         """The state as JSON, for a tool that takes the context."""
         return to_json(self.state) if tool.wants_context else None
 
+    def activated_tools(self) -> tuple[str, ...]:
+        """Deferred tools that a search of this run has found."""
+        return tuple(sorted(activated(self.state.tool_executions))) if self.agent.has_deferred_tools else ()
+
+    def note(self, text: str) -> None:
+        """Append a note of the runtime to the conversation."""
+        self.state = self.state.with_message(Message.system(text, automated=True))
+
     def forget(self) -> None:
         """The agent actor may drop the conversation."""
         if self.agent_channel is not None:
@@ -177,7 +240,8 @@ class Run:
         self.model_calls += metrics.model_calls
 
     def elapsed(self) -> float:
-        return time.monotonic() - self.started
+        """Seconds that the turn has taken, earlier segments included; waiting for a person does not count."""
+        return self.state.turn.elapsed_seconds + time.monotonic() - self.started
 
     def adopt_calls(self, response: ModelResponse) -> Message:
         """The reply's message with call ids that are unique in the conversation; the provider's own are kept beside them."""
@@ -209,7 +273,14 @@ class Run:
             cache_write_tokens=state.cache_creation_tokens + state.cache_write_tokens,
             cost_usd=cost(state),
             duration_ms=self.elapsed() * 1e3,
+            reflexion_evaluations=self._memo.reflections if self._memo is not None else 0,
+            grounding_evaluations=self._memo.groundings if self._memo is not None else 0,
         )
+
+
+def refuse(call: ToolCall, why: str, code: str) -> ToolResult:
+    """The result of a call that is not run."""
+    return ToolResult(tool_call_id=call.id, name=call.name, error=why, code=code)
 
 
 def _unique(call: ToolCall, taken: set[str]) -> ToolCall:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import logging
 import traceback
 from datetime import UTC, datetime
+from typing import Any
 
 from ...protocol.errors import RunFailed, UmbelError
-from ...protocol.events import TerminateEvent
-from ...protocol.messages import Message, Usage
-from ...protocol.results import RunOutcome, normalise_stop_reason
+from ...protocol.events import CustomEvent, TerminateEvent
+from ...protocol.messages import Message, ModelResponse, Usage
+from ...protocol.results import SUCCESSFUL, RunOutcome, normalise_stop_reason
+from .hooks.dispatch import after_invocation_all, call
+from .pause import listed, tell_pause
+from .reasoning.gsar import assess
 from .run import Run, cost
-from .think import call_model
-from .thread import save
+from .structured import Parsed, parse_or_repair
+from .think import call_model, judge
+from .thread import close_open_calls, save
 
 logger = logging.getLogger("umbel.supervisor")
 
@@ -21,29 +26,98 @@ SUMMARY_PROMPT = (
 )
 CANCELLED = "The run was cancelled by an external signal."
 ERROR_CHARS = 2_000
+UNSUCCESSFUL = frozenset({"error", "cancelled"})  # what hooks are told; a pause and a limit are no failures
 
 
 async def terminate(run: Run, reason: str, error: Exception | None = None) -> RunOutcome:
-    """Write the final text, save, tell the subscriber, and give the outcome."""
-    message = ""
+    """Write the final text, save, tell the subscriber, ask the hooks, and give the outcome."""
+    message, parsed = "", None
     if error is None:
         try:
             message = await final_text(run, reason)
-        except Exception as caught:  # noqa: BLE001 - the summary call is a model call like any other
+            parsed = await structured(run, reason, message)
+            await weigh(run, reason, message)
+        except Exception as caught:  # noqa: BLE001 - a summary, a repair and a judge are model calls like any other
             reason, error = "error", caught
-    if error is None:
-        try:
-            await save(run, final=True, reason=reason)
-        except Exception as caught:  # noqa: BLE001 - a thread that could not be kept is not a success
-            reason, error = "error", caught
-    elif run.opened:
+    if parsed is not None and parsed.error is None:
+        message = parsed.message
+    if error is not None and run.opened:
         run.state = run.state.with_error(describe(error))
-        try:
-            await save(run, final=True, reason=reason)
-        except Exception:  # the first error is the one to report
+    close_turn(run, reason)
+    try:
+        await save(run, final=True, reason=None if reason == "interrupted" else reason)
+    except Exception as caught:  # a thread that could not be kept is not a success; of two errors the first is reported
+        if error is not None:
             logger.warning("run %s: its last state could not be saved", run.id, exc_info=True)
+        else:
+            reason, error = "error", caught
     run.forget()
-    return finish(run, reason, message, error)
+    await after_invocation(run, reason, error)
+    tell_end(run, reason, message, error)
+    return finish(run, reason, message, error, parsed)
+
+
+def close_turn(run: Run, reason: str) -> None:
+    """What only a turn that goes on needs is over; the final text goes where the application wants it."""
+    if reason == "interrupted":
+        return
+    if run.state.interrupts:
+        run.state = run.state.evolve(
+            turn=run.state.turn.evolve(interrupts=()), messages=close_open_calls(run.state.messages)
+        )
+    if run.config.output_key is not None and run.last_text:
+        run.state = run.state.with_metadata(run.config.output_key, run.last_text)
+
+
+async def close_iteration(run: Run) -> None:
+    """Tell the hooks that the open iteration is over (also when it ended badly)."""
+    opened = run.memo.open_iteration
+    if opened is not None:
+        run.memo.open_iteration = None
+        await call(run.agent.hooks.iteration_end, opened, run.state)
+
+
+async def after_invocation(run: Run, reason: str, error: Exception | None) -> None:
+    """Hooks that look at a run that is over: it is safe already, so their failures are reported and lose nothing (OURS-7)."""
+    hooks = run.agent.hooks
+    errors: list[str] = []
+    if hooks.iteration_end:
+        try:
+            await close_iteration(run)
+        except Exception as caught:  # as below
+            logger.warning("run %s: a hook failed at the end of its iteration", run.id, exc_info=True)
+            errors.append(describe(caught))
+    if hooks.after_invocation:
+        success = error is None and reason not in UNSUCCESSFUL
+        errors += await after_invocation_all(hooks.after_invocation, run.state, success)
+    if errors:
+        run.memo.hook_errors = tuple(errors)
+        run.emit(CustomEvent, name="hook_errors", data={"errors": errors})
+
+
+async def structured(run: Run, reason: str, message: str) -> Parsed | None:
+    """The final text as an instance of the agent's schema, repaired by the model where need be. Source: API-42 to API-45."""
+    config = run.config
+    if config.output_schema is None or normalise_stop_reason(reason) not in SUCCESSFUL:
+        return None
+
+    async def ask(messages: list[Message], response_format: dict[str, Any] | None) -> ModelResponse:
+        settings = {"response_format": response_format} if response_format is not None else {}
+        return await judge(run, [*run.state.messages, *messages], "primary", **settings)
+
+    return await parse_or_repair(message, config.output_schema, ask, config.output_schema_retries, config.output_schema_strict)
+
+
+async def weigh(run: Run, reason: str, message: str) -> None:
+    """One pass of typed grounding over the answer. Source: REAS-37.
+
+    Raises:
+        GsarRejected: the gate was asked for and the answer did not pass it.
+    """
+    config = run.agent.gsar
+    if config is None or not message or normalise_stop_reason(reason) not in SUCCESSFUL:
+        return
+    run.memo.gsar = await assess(message, run.state.tool_executions, lambda asked: judge(run, asked, "gsar"), config)
 
 
 async def final_text(run: Run, reason: str) -> str:
@@ -53,14 +127,16 @@ async def final_text(run: Run, reason: str) -> str:
     if reason == "cancelled" or run.stopping is not None:
         keep_partial(run)
         return CANCELLED if reason == "cancelled" else run.last_text
-    return run.last_text
+    if reason == "interrupted":
+        return ""
+    return run.last_text or (digest(run) if reason == "empty_reply" else "")
 
 
 async def summarise(run: Run) -> str:
     """One call without tools; its text (or a digest, when it has none) becomes the conversation's last message."""
     last = run.last_text
     run.state = run.state.with_message(Message.system(SUMMARY_PROMPT, automated=True))
-    response = await call_model(run, use_tools=False, auxiliary=True)
+    response = await call_model(run, use_tools=False, role="auxiliary")
     text = (response.content or "").strip() or last or digest(run)
     run.state = run.state.with_message(Message.assistant(text))
     return text
@@ -80,10 +156,8 @@ def keep_partial(run: Run) -> None:
         run.partial_text = ""
 
 
-def finish(run: Run, reason: str, message: str, error: Exception | None) -> RunOutcome:
-    """The terminate event, and the outcome."""
-    if run.watched:
-        tell_end(run, reason, message, error)
+def finish(run: Run, reason: str, message: str, error: Exception | None, parsed: Parsed | None) -> RunOutcome:
+    """The outcome."""
     wire = None
     if error is not None:
         known = error if isinstance(error, UmbelError) else RunFailed(describe(error), type=type(error).__name__)
@@ -98,14 +172,37 @@ def finish(run: Run, reason: str, message: str, error: Exception | None) -> RunO
         error_type=None if error is None else type(error).__name__,
         error_traceback=None if error is None else "".join(traceback.format_exception(error))[-4_000:],
         metrics=run.metrics(),
-        state=run.state.durable(final=True) if run.request.full else None,
+        state=run.state.durable(final=True) if run.request.full or reason == "interrupted" else None,
+        **judgements(run, parsed),
         started_at=run.started_at,
         completed_at=datetime.now(UTC),
     )
 
 
+def judgements(run: Run, parsed: Parsed | None) -> dict[str, Any]:
+    """What hooks, judges and the schema had to say; nothing for most runs."""
+    fields: dict[str, Any] = {}
+    if run.state.interrupts:
+        fields["interrupts"] = listed(run)
+    if parsed is not None:
+        fields |= {"parsed": parsed.value, "parse_error": parsed.error}
+    if run._memo is not None:
+        memo = run._memo
+        fields["hook_errors"] = memo.hook_errors
+        if memo.grounding is not None:
+            fields |= {"grounding_score": memo.grounding.score, "ungrounded_claims": tuple(memo.grounding.ungrounded)}
+        if memo.gsar is not None:
+            fields |= {"gsar": memo.gsar.model_dump(mode="json")}
+    return fields
+
+
 def tell_end(run: Run, reason: str, message: str, error: Exception | None) -> None:
-    """The last event of a run."""
+    """The last event of a segment."""
+    if not run.watched:
+        return
+    if reason == "interrupted":
+        tell_pause(run)
+        return
     state = run.state
     run.emit(
         TerminateEvent,

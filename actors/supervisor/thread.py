@@ -8,8 +8,9 @@ import time
 from typing import Any
 
 from ...protocol.commands import CheckpointLoaded, LoadCheckpoint
-from ...protocol.errors import ConfigurationError, PeerLost
+from ...protocol.errors import ConfigurationError, NotPaused, PeerLost
 from ...protocol.messages import Frozen, Message, ToolResult
+from ...protocol.state import AgentState
 from ..checkpoints.delta import Baseline, build_save, restore
 from .run import Run
 
@@ -19,18 +20,39 @@ ATTEMPTS = 3  # checkpointers asked before the loss of one ends the run
 UNANSWERED = "outcome unknown: the process stopped before its result was kept. Verify what happened before you repeat it."
 
 
-async def open_turn(run: Run) -> None:
-    """Begin a conversation, or a new turn of the thread's: its messages stay, every counter starts anew."""
+async def load_turn(run: Run) -> None:
+    """The state that the segment begins with."""
     if run.request.cancelled:
         run.stop("cancelled")
+    stored = await stored_state(run)
+    if run.request.mode == "turn":
+        new_turn(run, stored)
+    elif stored is None:
+        raise NotPaused(f"{where(run)} holds nothing to go on with: it is new, or it was deleted")
+    else:
+        take_up(run, stored)
+
+
+async def stored_state(run: Run) -> AgentState | None:
+    """The thread's newest state, or the one that came with the request."""
+    if run.request.state is not None:
+        return AgentState.model_validate_json(run.request.state)
+    if not durable(run):
+        return None
+    run.checkpoint = await load(run)
+    return run.checkpoint.state if run.checkpoint is not None else None
+
+
+def new_turn(run: Run, stored: AgentState | None) -> None:
+    """Begin a conversation, or a new turn of the thread's: its messages stay, every counter starts anew."""
     system = system_message(run)
     earlier: tuple[Message, ...] = ()
     metadata = {**run.config.metadata, **run.request.metadata}
-    if durable(run):
-        run.checkpoint = await load(run)
-        if run.checkpoint is not None:
-            earlier = close_open_calls(run.checkpoint.state.messages)
-            metadata = {**run.checkpoint.state.metadata, **metadata}
+    provider_state = None
+    if stored is not None:
+        earlier = close_open_calls(stored.messages)
+        metadata = {**stored.metadata, **metadata}
+        provider_state = stored.provider_state
     if not earlier:
         earlier = (system,) if system is not None else ()
     elif earlier[0].role == "system" and system is not None:
@@ -40,9 +62,44 @@ async def open_turn(run: Run) -> None:
         run_id=run.id,
         messages=(*earlier, prompt),
         metadata=metadata,
+        provider_state=provider_state,
         started_at=run.started_at,
         updated_at=run.started_at,
+        **leased(run),
     )
+
+
+def take_up(run: Run, stored: AgentState) -> None:
+    """Go on with a turn that is paused or was cut off; its counters and its run id go on, too.
+
+    Raises:
+        NotPaused: the turn is over; or it waits for answers and none came.
+    """
+    if stored.turn.stop_reason is not None:
+        raise NotPaused(f"{where(run)}: its last turn is finished ({stored.turn.stop_reason}); begin a new one instead")
+    if run.request.mode == "continue":
+        if stored.interrupts:
+            raise NotPaused(f"{where(run)} waits for answers: resume it instead")
+        stored = stored.evolve(messages=close_open_calls(stored.messages))
+    run.id = stored.run_id or run.id
+    metadata = {**stored.metadata, **run.request.metadata}
+    run.state = stored.evolve(run_id=run.id, metadata=metadata)
+
+
+def leased(run: Run) -> dict[str, Any]:
+    """Budgets of a child: its own, or what its parent leaves to it, whichever is less. Source: OURS-13."""
+    blank, request, limits = run.agent.blank_state, run.request, {}
+    if request.lease_tokens is not None:
+        limits["token_budget"] = min(blank.token_budget or request.lease_tokens, request.lease_tokens)
+    if request.lease_cost_usd is not None and blank.priced:
+        limits["cost_budget_usd"] = min(blank.cost_budget_usd or request.lease_cost_usd, request.lease_cost_usd)
+    return limits
+
+
+def where(run: Run) -> str:
+    """The thread or the run, for errors."""
+    thread = run.request.thread_id
+    return f"thread {thread!r}" if thread is not None else f"run {run.id}"
 
 
 def system_message(run: Run) -> Message | None:
@@ -51,7 +108,7 @@ def system_message(run: Run) -> Message | None:
     if not callable(prompt):
         return run.agent.system_message  # type: ignore[no-any-return]  # made once
     text = prompt({"prompt": run.request.prompt, "metadata": dict(run.request.metadata)})
-    return Message.system(str(text)) if text else None
+    return Message.system(run.agent.complete_prompt(str(text))) if text else None
 
 
 def close_open_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -92,17 +149,26 @@ async def load(run: Run) -> Baseline | None:
 
 
 async def save(run: Run, *, final: bool = False, reason: str | None = None) -> None:
-    """Store the state as it is now. The save names the checkpoint it continues, so two writers cannot overwrite each other."""
+    """Store the state as it is now. The save names the checkpoint it continues, so two writers cannot overwrite each other.
+
+    Args:
+        run: whose state.
+        final: at the end of a segment; otherwise only every ``checkpoint_every_n_iterations``.
+        reason: why the turn is over; None when it is paused or goes on.
+    """
     if not run.is_durable or not run.opened:
         return
+    every = run.config.checkpoint_every_n_iterations
+    if not final and (every == 0 or run.state.iteration % (every or 1)):
+        return
     message, baseline = build_save(
-        run.state,
+        run.state.evolve(turn=run.state.turn.evolve(elapsed_seconds=run.elapsed(), stop_reason=reason)),
         store=run.config.checkpointer,
         thread_id=run.request.thread_id or "",
         checkpoint_id=os.urandom(16).hex(),
         created_at=time.time(),
         baseline=run.checkpoint,
-        metadata={"run_id": run.id, "finished": final, "reason": reason},
+        metadata={"run_id": run.id, "finished": reason is not None, "reason": reason},
     )
     await ask_checkpointer(run, message)
     run.checkpoint = baseline

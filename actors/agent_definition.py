@@ -1,0 +1,223 @@
+"""``Agent``: what users write. A frozen definition with the calls of :class:`Runnable`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Self
+
+from ..protocol.config import AgentConfig, build_config
+from ..protocol.errors import ConfigurationError
+from ..protocol.messages import Message
+from ..protocol.reasoning import GroundingConfig, GsarConfig
+from ..protocol.state import AgentState
+from .agent.conversation.selection import choose
+from .agent.conversation.tokens import schema_tokens
+from .agent.models.catalogue import price_of
+from .agent.models.leaked_calls import check_formats, family_of, formats_of
+from .checkpoints.registry import resolve_url
+from .runnable import Runnable
+from .supervisor.hooks.dispatch import Hooks
+from .supervisor.reasoning.reflexion import reflector_of
+from .supervisor.structured import schema_instruction
+from .tools.builtin import CATALOGUE_NOTE, with_builtin_tools
+from .tools.decorator import Tool, require_tools
+
+
+class Agent(Runnable):
+    """A model with tools and a system prompt.
+
+    The definition may be used from any thread, for any number of runs at once; runs share nothing but it.
+
+    Args:
+        model: ``"provider:name"``, for example ``"openai:gpt-4o-mini"``, or an object with ``complete`` and ``stream``.
+        tools: tool objects (see ``tool``) or agents' ``as_tool()``; one tool may stand alone.
+        system_prompt: text, or a callable that gets ``{"prompt", "metadata"}`` at every turn.
+        config: a ready configuration; every other argument wins over its field.
+        **settings: fields of ``AgentConfig``.
+
+    Raises:
+        ConfigurationError: unknown settings, values out of range, duplicate tool names (also a ``ValueError``).
+        DefinitionError: something in ``tools`` is not a tool (also a ``TypeError``).
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        tools: Any = None,
+        system_prompt: str | Callable[[dict[str, Any]], str] | None = None,
+        *,
+        config: AgentConfig | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        given = {"model": model, "tools": tools, "system_prompt": system_prompt}
+        settings |= {name: value for name, value in given.items() if value is not None}
+        if "tools" in settings:
+            settings["tools"] = require_tools(settings["tools"])
+        if config is None and "model" not in settings:
+            raise ConfigurationError("an agent needs a model, for example Agent(model='openai:gpt-4o-mini')")
+        if isinstance(settings.get("checkpointer"), str):
+            settings["checkpointer"] = resolve_url(settings["checkpointer"])  # actors have other working directories
+        self._use(build_config(config, settings))
+
+    def _use(self, config: AgentConfig) -> None:
+        self.hooks = Hooks(config.hooks, config.plugins)
+        self.config = config = with_builtin_tools(config, self.hooks.tools)
+        self._packed = None
+        self.callback_handler = config.callback_handler
+        self.output_schema = config.output_schema
+        self.tools_by_name: dict[str, Tool] = {tool.name: tool for tool in config.tools}
+        self.has_deferred_tools = any(tool.deferred for tool in config.tools)
+        self._schemas = [tool.schema for tool in config.tools if not tool.deferred]
+        self.system_message = self._system_message()
+        self._judges()
+        self._context()
+        self._recovery()
+        self.blank_state = self._blank_state()
+        given = {"temperature": config.temperature, "max_tokens": config.max_tokens}
+        self.model_settings = {name: value for name, value in given.items() if value is not None}
+
+    def _system_message(self) -> Message | None:
+        prompt = self.config.system_prompt
+        return Message.system(self.complete_prompt(prompt)) if isinstance(prompt, str) and prompt else None
+
+    def complete_prompt(self, prompt: str) -> str:
+        """The system prompt with what the model must know of this agent's set-up. Source: LOOP-9."""
+        parts = [prompt]
+        if self.config.output_schema is not None:
+            parts.append(schema_instruction(self.config.output_schema))
+        if self.has_deferred_tools:
+            parts.append(CATALOGUE_NOTE)
+        return "\n\n".join(parts)
+
+    def _judges(self) -> None:
+        config = self.config
+        self.reflector = reflector_of(config.reflexion, config.tool_loop_threshold)
+        self.grounding = GroundingConfig.of(config.grounding)
+        self.gsar = GsarConfig.of(config.gsar)
+
+    def _context(self) -> None:
+        """The model's window, and who keeps requests and the conversation within it."""
+        config = self.config
+        self.window, self.manager, self.compaction = choose(config)
+        self.tools_tokens = schema_tokens(self._schemas) if self.compaction is not None else 0
+
+    def _recovery(self) -> None:
+        config, model = self.config, self.config.model
+        name = model if isinstance(model, str) else ""
+        family = getattr(model, "family", None) or family_of(name)
+        formats = config.leaked_tool_call_formats
+        self.leaked_formats = check_formats(formats) if formats is not None else formats_of(family)
+        speaks = config.text_tool_calls == "on"
+        self.generic_calls = speaks or (config.text_tool_calls == "auto" and not getattr(model, "native_tools", True))
+        self.recovers_calls = config.text_tool_calls != "off" and bool(self.leaked_formats or self.generic_calls)
+
+    def _blank_state(self) -> AgentState:
+        config, prices = self.config, price_of(self.config.model)
+        if config.max_cost_usd is not None and prices is None:
+            raise ConfigurationError(
+                f"max_cost_usd needs a model whose prices are known, and those of {config.model!r} are not: "
+                "give them with umbel.conversation.register_model(name, input_price=..., output_price=...)"
+            )
+        return AgentState(
+            agent_id=config.agent_id,
+            max_iterations=config.max_iterations,
+            tool_loop_threshold=config.tool_loop_threshold,
+            tool_loop_read_only_threshold=config.tool_loop_read_only_threshold,
+            tool_loop_read_only_tools=config.tool_loop_read_only_tools,
+            confidence_threshold=self.reflector.config.confidence_threshold if self.reflector is not None else 0.85,
+            terminal_tools=config.terminal_tools,
+            completion_mode=config.completion_mode,
+            token_budget=config.token_budget,
+            cost_budget_usd=config.max_cost_usd,
+            input_price_per_million=prices.input if prices is not None else None,
+            output_price_per_million=prices.output if prices is not None else None,
+        )
+
+    def schemas(self, activated: Collection[str] = ()) -> list[dict[str, Any]]:
+        """The tools that a request offers: all that are not deferred, and the ``activated`` ones. Do not change the list."""
+        if not activated:
+            return self._schemas
+        return [*self._schemas, *(self.tools_by_name[name].schema for name in activated if name in self.tools_by_name)]
+
+    def model_of(self, role: str) -> Any:
+        """The model of a role (``ThinkRequest.role``): its own, else the auxiliary one, else the primary."""
+        config = self.config
+        if role == "primary":
+            return config.model
+        own = None
+        if role == "grounding" and self.grounding is not None:
+            own = self.grounding.model
+        elif role == "gsar" and self.gsar is not None:
+            own = self.gsar.judge or config.model
+        elif role == "summary" and self.compaction is not None:
+            own = self.compaction.summary_model
+        return own or config.auxiliary_model or config.model
+
+    def models(self) -> list[Any]:
+        """Every model that a run may call."""
+        return [self.model_of(role) for role in ("primary", "auxiliary", "grounding", "gsar", "summary")]
+
+    def __getstate__(self) -> AgentConfig:
+        return self.config.model_copy(update={"callback_handler": None})
+
+    def __setstate__(self, config: AgentConfig) -> None:
+        Runnable.__init__(self)
+        self._use(config)
+
+    def __repr__(self) -> str:
+        return f"Agent({self.title!r}, tools={list(self.tools_by_name)})"
+
+    @property
+    def name(self) -> str | None:
+        return self.config.name
+
+    @property
+    def title(self) -> str:
+        return self.config.name or self.config.agent_id or "agent"
+
+    @property
+    def label(self) -> str | None:
+        """What events carry as ``agent_name``."""
+        return self.config.name or self.config.agent_id
+
+    @property
+    def model(self) -> Any:
+        return self.config.model
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        return self.config.tools
+
+    @property
+    def system_prompt(self) -> str | Callable[[dict[str, Any]], str] | None:
+        return self.config.system_prompt
+
+    def parts(self) -> list[Any]:
+        config = self.config
+        extra = [config.system_prompt, config.termination, getattr(config.termination, "function", None)]
+        extra += [config.final_answer_verifier, config.final_answer_fallback, config.output_schema]
+        extra += [type(config.conversation_manager), type(config.tool_result_store), *self.hooks.parts()]
+        found: list[Any] = [type(self), *map(type, self.models()), *extra]
+        for tool in config.tools:
+            found += tool.agent.parts() if tool.agent is not None else [tool.function]
+        return found
+
+    def with_settings(self, **settings: Any) -> Self:
+        """A copy with other settings."""
+        return type(self)(config=self.config, **settings)
+
+    def add_tool(self, tool: Tool) -> None:
+        """Add a tool for later runs. Raises as the constructor does."""
+        self.add_tools([tool])
+
+    def add_tools(self, tools: Iterable[Tool]) -> None:
+        """Add tools for later runs: all of them, or none when one is refused."""
+        self._use(self.config.model_copy(update={"tools": require_tools([*self.config.tools, *tools])}))
+
+    def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
+        """This agent as a tool with one argument, ``prompt``. Each call is a child run, supervised like any other."""
+        name = name or self.config.name
+        if not name:
+            raise ConfigurationError("as_tool needs a name: Agent(name=...) or as_tool(name=...)")
+        return Tool(name=name, description=description or f"Ask the agent {name}.", agent=self)
