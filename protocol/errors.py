@@ -382,10 +382,10 @@ _BY_CODE = _tree(UmbelError)
 
 __all__ = [
     "ActorError", "AuthenticationFailed", "BadRequest", "CheckpointConflict", "CheckpointError", "ConfigurationError",
-    "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "GuardrailViolation", "InvalidArguments", "MalformedResponse",
-    "MessageTooLarge", "MissingExtra", "ModelConnectionError", "ModelError", "ModelServerError", "ModelTimeout",
-    "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost", "ProtocolError", "RateLimited", "RemoteError",
-    "RequestCancelled", "RunError", "RunFailed", "RunLost", "RuntimeClosed", "SchemaVersionError", "StaleEpoch",
-    "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout", "UmbelError", "UnknownKind", "UnknownTool",
-    "from_wire",
+    "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "GuardrailViolation", "InvalidArguments",
+    "MalformedResponse", "MessageTooLarge", "MissingExtra", "ModelConnectionError", "ModelError", "ModelServerError",
+    "ModelTimeout", "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost", "ProtocolError", "RateLimited",
+    "RemoteError", "RequestCancelled", "RunError", "RunFailed", "RunLost", "RuntimeClosed", "SchemaVersionError",
+    "StaleEpoch", "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout", "UmbelError", "UnknownKind",
+    "UnknownTool", "from_wire",
 ]  # fmt: skip

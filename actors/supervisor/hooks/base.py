@@ -121,10 +121,13 @@ class PerRun(Generic[T]):
 
     def __getitem__(self, run_id: str) -> T:
         value = self._values.get(run_id)
-        if value is None:
-            value = self._values[run_id] = self._make()
-            if len(self._values) > self._limit:
-                self._values.popitem(last=False)
+        return value if value is not None else self.put(run_id, self._make())
+
+    def put(self, run_id: str, value: T) -> T:
+        """Keep another value for the run."""
+        self._values[run_id] = value
+        if len(self._values) > self._limit:
+            self._values.popitem(last=False)
         return value
 
     def __len__(self) -> int:

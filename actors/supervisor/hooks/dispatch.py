@@ -124,7 +124,7 @@ async def after_invocation_all(callbacks: Callbacks, state: AgentState, success:
     for callback in callbacks:
         try:
             await call((callback,), state, success)
-        except Exception as error:  # noqa: BLE001 - a hook's failure must not take the others', nor the result (OURS-7)
+        except Exception as error:  # a hook's failure must not take the others', nor the result (OURS-7)
             text = f"{describe(callback)}: {type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
             logger.warning("run %s: %s", state.run_id, text, exc_info=error)
             errors.append(text)

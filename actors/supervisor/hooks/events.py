@@ -158,7 +158,9 @@ class BeforeToolCall(HookEvent):
     secret_arguments: dict[str, Any]
     cancel: bool | str
 
-    def __init__(self, *, tool_name: str, tool_call_id: str = "", arguments: Mapping[str, Any] | None = None, **base: Any) -> None:
+    def __init__(
+        self, *, tool_name: str, tool_call_id: str = "", arguments: Mapping[str, Any] | None = None, **base: Any
+    ) -> None:
         own = copy.deepcopy(dict(arguments or {}))
         super().__init__(
             tool_name=tool_name, tool_call_id=tool_call_id, arguments=own, secret_arguments={}, cancel=False, **base
@@ -245,7 +247,7 @@ class BeforeCompaction(HookEvent):
     def __init__(
         self, *, messages: Iterable[Message], tokens: int, threshold: int, context_window: int, iteration: int = 0, **base: Any
     ) -> None:
-        sizes = {"tokens": tokens, "threshold": threshold, "context_window": context_window, "iteration": iteration}
+        sizes: dict[str, Any] = {"tokens": tokens, "threshold": threshold, "context_window": context_window, "iteration": iteration}
         super().__init__(messages=tuple(messages), instructions=None, cancel=False, **sizes, **base)
 
     @property

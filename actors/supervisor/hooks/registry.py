@@ -145,7 +145,7 @@ class HookRegistry:
         for hook in self._in_order(callback):
             try:
                 await _run(hook, callback, *arguments)
-            except Exception as error:  # noqa: BLE001 - the others must run too; the first one is raised below
+            except Exception as error:  # the others must run too; the first one is raised below
                 logger.warning("hook %s failed in %s", name_of(hook), callback, exc_info=error)
                 first, failed = (error, name_of(hook)) if first is None else (first, failed)
         if first is not None:
