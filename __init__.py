@@ -23,6 +23,42 @@ if TYPE_CHECKING:
     from .actors.runnable import (
         Runnable as Runnable,
     )
+    from .actors.supervisor.hooks.base import (
+        Hook as Hook,
+    )
+    from .actors.supervisor.hooks.content_filter import (
+        ContentFilterHook as ContentFilterHook,
+    )
+    from .actors.supervisor.hooks.guardrails import (
+        GuardrailsHook as GuardrailsHook,
+    )
+    from .actors.supervisor.hooks.logging import (
+        LoggingHook as LoggingHook,
+    )
+    from .actors.supervisor.hooks.logging import (
+        StructuredLoggingHook as StructuredLoggingHook,
+    )
+    from .actors.supervisor.hooks.model_retry import (
+        ModelRetryHook as ModelRetryHook,
+    )
+    from .actors.supervisor.hooks.output_filter import (
+        OutputFilterHook as OutputFilterHook,
+    )
+    from .actors.supervisor.hooks.plugin import (
+        Plugin as Plugin,
+    )
+    from .actors.supervisor.hooks.plugin import (
+        hook as hook,
+    )
+    from .actors.supervisor.hooks.registry import (
+        HookRegistry as HookRegistry,
+    )
+    from .actors.supervisor.hooks.steering import (
+        SteeringHook as SteeringHook,
+    )
+    from .actors.supervisor.hooks.telemetry import (
+        TelemetryHook as TelemetryHook,
+    )
     from .actors.tools.context import (
         ToolContext as ToolContext,
     )
@@ -85,6 +121,9 @@ if TYPE_CHECKING:
     )
     from .protocol.errors import (
         DefinitionError as DefinitionError,
+    )
+    from .protocol.errors import (
+        GuardrailViolation as GuardrailViolation,
     )
     from .protocol.errors import (
         InvalidArguments as InvalidArguments,
@@ -332,6 +371,22 @@ _HOMES = {
     "actors.agent.models.registry": ("register_provider",),
     "actors.agent.models.retry": ("RetryPolicy",),
     "actors.runnable": ("Runnable",),
+    "actors.supervisor.hooks.base": ("Hook",),
+    "actors.supervisor.hooks.content_filter": ("ContentFilterHook",),
+    "actors.supervisor.hooks.guardrails": ("GuardrailsHook",),
+    "actors.supervisor.hooks.logging": (
+        "LoggingHook",
+        "StructuredLoggingHook",
+    ),
+    "actors.supervisor.hooks.model_retry": ("ModelRetryHook",),
+    "actors.supervisor.hooks.output_filter": ("OutputFilterHook",),
+    "actors.supervisor.hooks.plugin": (
+        "Plugin",
+        "hook",
+    ),
+    "actors.supervisor.hooks.registry": ("HookRegistry",),
+    "actors.supervisor.hooks.steering": ("SteeringHook",),
+    "actors.supervisor.hooks.telemetry": ("TelemetryHook",),
     "actors.tools.context": ("ToolContext", "current_tool_context"),
     "actors.tools.decorator": ("Tool", "tool"),
     "actors.tools.output": ("ToolOutput",),
@@ -349,6 +404,7 @@ _HOMES = {
         "DeadlineExceeded",
         "DecodeError",
         "DefinitionError",
+        "GuardrailViolation",
         "InvalidArguments",
         "MalformedResponse",
         "MessageTooLarge",

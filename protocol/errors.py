@@ -18,7 +18,8 @@
     ├── RunError
     │   ├── RunFailed                 the loop ended with an exception
     │   ├── RunLost                   the supervisor died and nothing durable was kept
-    │   └── ThreadBusy                another run holds the thread
+    │   ├── ThreadBusy                another run holds the thread
+    │   └── GuardrailViolation        a hook refuses the prompt (also a ValueError)
     ├── ModelError                    a provider refused, failed or answered nonsense
     │   ├── RateLimited
     │   ├── Overloaded
@@ -204,6 +205,12 @@ class ThreadBusy(RunError):
     retryable = True
 
 
+class GuardrailViolation(RunError, ValueError):
+    """A hook refuses the prompt. ``details`` hold ``rule``, the name of the rule it breaks."""
+
+    code = "guardrail_violation"
+
+
 class ModelError(UmbelError):
     """A model call failed. ``details`` may hold ``status_code``, ``provider``, ``model`` and ``retry_after`` (seconds)."""
 
@@ -381,10 +388,10 @@ _BY_CODE = _tree(UmbelError)
 
 __all__ = [
     "ActorError", "AuthenticationFailed", "BadRequest", "CheckpointConflict", "CheckpointError", "ConfigurationError",
-    "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "InvalidArguments", "MalformedResponse",
-    "MessageTooLarge", "MissingExtra", "ModelConnectionError", "ModelError", "ModelServerError", "ModelTimeout",
-    "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost", "ProtocolError", "RateLimited", "RemoteError",
-    "RequestCancelled", "RunError", "RunFailed", "RunLost", "RuntimeClosed", "SchemaVersionError", "StaleEpoch",
-    "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout", "UmbelError", "UnknownKind", "UnknownTool",
-    "from_wire",
+    "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "GuardrailViolation", "InvalidArguments",
+    "MalformedResponse", "MessageTooLarge", "MissingExtra", "ModelConnectionError", "ModelError", "ModelServerError",
+    "ModelTimeout", "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost", "ProtocolError", "RateLimited",
+    "RemoteError", "RequestCancelled", "RunError", "RunFailed", "RunLost", "RuntimeClosed", "SchemaVersionError",
+    "StaleEpoch", "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout", "UmbelError", "UnknownKind",
+    "UnknownTool", "from_wire",
 ]  # fmt: skip
