@@ -20,7 +20,18 @@ from typing import Literal, Self
 from pydantic import Field
 
 from .codec import message_type, to_json
-from .messages import Frozen, JsonObject, Message, ModelChunk, ModelResponse, Text, ToolCall, ToolResult
+from .messages import (
+    Frozen,
+    InterruptRequest,
+    Json,
+    JsonObject,
+    Message,
+    ModelChunk,
+    ModelResponse,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from .results import RunOutcome
 
 message_type(ModelChunk)
@@ -187,6 +198,7 @@ class ExecuteCall(Frozen):
         thread_id, agent_name, metadata, ephemeral: for the tool's context.
         grace: seconds that a sync body may go on once the call is cancelled; then its process is killed.
         apart: run the body in a worker process, whatever the tool says: an executor died while it ran.
+        answers: to the questions that the call has asked so far, when it is performed again; in the order asked.
         state: the run's state as JSON, only for tools that ask for it.
     """
 
@@ -200,6 +212,7 @@ class ExecuteCall(Frozen):
     ephemeral: JsonObject = Field(default_factory=dict, repr=False)
     grace: float = 5.0
     apart: bool = False
+    answers: tuple[Json, ...] = ()
     state: bytes | None = Field(default=None, exclude=True)
 
     attached = "state"
@@ -217,10 +230,17 @@ class ToolProgress(Frozen):
 
 @message_type
 class ToolReply(Frozen):
-    """A call is done; ``arguments`` are those the body got, where they differ from the model's."""
+    """A call is done, or it asks.
+
+    Attributes:
+        result: the call's result; with an ``interrupt`` an error result (code ``interrupted``) that only says so.
+        arguments: those the body got, where they differ from the model's.
+        interrupt: what the call asks; the body has ended and had no result.
+    """
 
     result: ToolResult
     arguments: JsonObject | None = None
+    interrupt: InterruptRequest | None = None
 
 
 @message_type

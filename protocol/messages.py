@@ -240,6 +240,24 @@ class ToolResult(Frozen):
         return self.error is None
 
 
+class InterruptRequest(Frozen):
+    """What a tool asks a person (OURS-2). Only ``ToolContext.interrupt`` makes one; it is never read out of a text.
+
+    Attributes:
+        question: for the person who answers.
+        options: the answers to choose from, if they are limited.
+        fields: JSON schema, or any other description, of a structured answer.
+        metadata: JSON values for whoever shows the question.
+        answers: True: the answer is the call's result. False: the call is performed again, with the answer.
+    """
+
+    question: Text
+    options: tuple[Text, ...] | None = None
+    fields: JsonObject | None = None
+    metadata: JsonObject = Field(default_factory=dict)
+    answers: bool = False
+
+
 class Usage(Frozen):
     """Tokens of one model call.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ...protocol.messages import Message
+    from ...protocol.messages import InterruptRequest, Message
     from ...protocol.state import AgentState
 
 Reporter = Callable[[float, float | None, str | None], bool]
@@ -26,6 +26,8 @@ class ToolContext:
         metadata: the run's metadata.
         ephemeral_metadata: values that are never stored, logged or returned (and never in this object's ``repr``).
         grace: seconds that a sync body may go on once its call is cancelled; then its process is killed.
+        answers: what was answered so far, when the call is performed again after :meth:`interrupt`.
+        asked: how many of them this attempt has used.
         state_json: the run's state at the start of the batch, as JSON; see :attr:`state`.
     """
 
@@ -38,6 +40,8 @@ class ToolContext:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     ephemeral_metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
     grace: float = 5.0
+    answers: tuple[Any, ...] = ()
+    asked: int = field(default=0, repr=False)
     state_json: bytes | None = field(default=None, repr=False)
     reporter: Reporter | None = field(default=None, repr=False)
 
@@ -66,6 +70,46 @@ class ToolContext:
         state = self.state
         return () if state is None else tuple(state.messages)
 
+    @property
+    def answered(self) -> bool:
+        """Whether the call is performed again, with an answer to what it asked."""
+        return bool(self.answers)
+
+    def interrupt(
+        self,
+        question: str,
+        options: Iterable[str] | None = None,
+        fields: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        answers: bool = False,
+    ) -> Any:
+        """Ask a person. The run pauses, and the call is performed again, from its beginning, once there is an answer.
+
+        Then this returns the answer. A call that asks several questions gets their answers in the order in which it asks;
+        ask before side effects, because what stands before a question is done again.
+
+        Args:
+            question: for the person.
+            options: the answers to choose from.
+            fields: description of a structured answer (a JSON object).
+            metadata: JSON values for whoever shows the question.
+            answers: the answer simply is the call's result; the call is not performed again.
+
+        Returns:
+            The answer, a JSON value.
+
+        Raises:
+            Interrupt: there is no answer yet. Let it pass.
+            ValidationError, ProtocolError: the question is not text, or something in it is not JSON.
+        """
+        if self.asked < len(self.answers):
+            self.asked += 1
+            return self.answers[self.asked - 1]
+        from .interrupt import Interrupt
+
+        raise Interrupt(_request(question, options, fields, metadata, answers))
+
     def report_progress(self, progress: float, total: float | None = None, message: str | None = None) -> bool:
         """Say how far the call is. May be called from any thread or task, at any time.
 
@@ -73,6 +117,26 @@ class ToolContext:
             Whether anyone listens.
         """
         return self.reporter is not None and self.reporter(progress, total, message)
+
+
+def _request(
+    question: str,
+    options: Iterable[str] | None,
+    fields: Mapping[str, Any] | None,
+    metadata: Mapping[str, Any] | None,
+    answers: bool,
+) -> InterruptRequest:
+    from ...protocol.codec import to_json
+    from ...protocol.messages import InterruptRequest
+
+    request = InterruptRequest(
+        question=question,
+        options=None if options is None else tuple(options),
+        fields=None if fields is None else dict(fields),
+        metadata=dict(metadata or {}),
+        answers=answers,
+    )
+    return InterruptRequest.model_validate_json(to_json(request))  # the same plain values inline as from another process
 
 
 _current: ContextVar[ToolContext | None] = ContextVar("umbel_tool_context", default=None)

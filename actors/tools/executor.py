@@ -15,7 +15,7 @@ from ...protocol.errors import UnknownTool
 from ...protocol.messages import Frozen, ToolCall, ToolResult
 from .context import ToolContext
 from .decorator import Tool
-from .invoke import Attempt, failed, invoke, on_loop
+from .invoke import Asked, Attempt, failed, invoke, on_loop
 from .threads import Threads
 from .toolloop import ToolLoop
 from .workers import WorkerPool
@@ -62,7 +62,10 @@ class ToolExecutorActor:
         self.running = 0
 
     async def execute(self, message: ExecuteCall, caller: Caller) -> ToolReply:
-        """Run one call. Every failure is a result; only a cancellation of this task comes out as an exception."""
+        """Run one call. Every failure is a result, a question to a person is the reply's ``interrupt``.
+
+        Only a cancellation of this task comes out as an exception.
+        """
         call = message.call
         try:
             tool = self._find_tool(message.definition, call.name)
@@ -76,11 +79,12 @@ class ToolExecutorActor:
         progress = _Progress(caller, call.id) if tool.emits_progress else None
         attempt = self._in_worker if message.apart and tool.function is not None else self._attempt
         try:
-            return ToolReply.trusted(result=await self._limited(tool, call, _context(message, progress), attempt))
+            result = await self._limited(tool, call, _context(message, progress), attempt)
         finally:
             self.running -= 1
             if progress is not None:
                 progress.end()
+        return _paused(result) if isinstance(result, Asked) else ToolReply.trusted(result=result)
 
     async def close(self) -> None:
         """End worker processes and threads. Calls that still run come out as errors."""
@@ -182,6 +186,11 @@ def unknown_tool_text(name: str, available: Iterable[str]) -> str:
     return f"{text} Available tools: {listed}{more}."
 
 
+def _paused(asked: Asked) -> ToolReply:
+    result = ToolResult(**{name: getattr(asked, name) for name in ToolResult.model_fields})
+    return ToolReply.trusted(result=result, interrupt=asked.interrupt)
+
+
 def _context(message: ExecuteCall, progress: _Progress | None) -> ToolContext:
     call = message.call
     return ToolContext(
@@ -194,6 +203,7 @@ def _context(message: ExecuteCall, progress: _Progress | None) -> ToolContext:
         metadata=message.metadata,
         ephemeral_metadata=message.ephemeral,
         grace=message.grace,
+        answers=message.answers,
         state_json=message.state,
         reporter=progress,
     )

@@ -1,6 +1,7 @@
 """One tool call, from the model's arguments to a result. It never fails the run (TOOL-25).
 
-Ordinary exceptions, and ``SystemExit``, become error results. Only a cancellation of the awaiting task propagates.
+Ordinary exceptions, and ``SystemExit``, become error results, a question to a person becomes :class:`Asked`. Only a
+cancellation of the awaiting task propagates.
 """
 
 from __future__ import annotations
@@ -9,24 +10,33 @@ import asyncio
 import inspect
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 from ...protocol.errors import InvalidArguments, ToolError, ToolTimeout, UmbelError
-from ...protocol.messages import ToolCall, ToolResult, clean_text
+from ...protocol.messages import InterruptRequest, ToolCall, ToolResult, clean_text
 from .context import ToolContext, enter, leave
 from .decorator import Tool
+from .interrupt import Interrupt, request_in
 from .output import ToolOutput, error_text, text_of
 
 Attempt = Callable[[Tool, ToolCall, ToolContext], Awaitable[ToolResult]]
 
 REPORTED = "tool_reported"
+INTERRUPTED = "interrupted"
 QUOTED = 300
 _RAISED = frozenset({ToolError.code})
 _UNCERTAIN = frozenset({"tool_timeout", "tool_crashed"})
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _LINGER = 1.0
 _stragglers: set[asyncio.Task[Any]] = set()
+
+
+class Asked(ToolResult):
+    """Instead of a result: the body asked a person and ended. It never leaves the executor (see ``ToolReply.interrupt``)."""
+
+    interrupt: InterruptRequest
 
 
 async def invoke(tool: Tool, call: ToolCall, context: ToolContext, attempt: Attempt | None = None) -> ToolResult:
@@ -40,7 +50,7 @@ async def invoke(tool: Tool, call: ToolCall, context: ToolContext, attempt: Atte
             sync bodies go to a thread.
 
     Returns:
-        The result; failures are results with ``error`` and ``code``. An attempt that raised is repeated
+        The result, or :class:`Asked`; failures are results with ``error`` and ``code``. An attempt that raised is repeated
         ``tool.retries`` times, one whose outcome is unknown (timeout, crash) only if the tool is idempotent.
     """
     if call.malformed_arguments is not None:
@@ -50,7 +60,7 @@ async def invoke(tool: Tool, call: ToolCall, context: ToolContext, attempt: Atte
     attempt = attempt or (on_loop if tool.is_async else in_thread)
     repeated = _RAISED | _UNCERTAIN if tool.idempotent else _RAISED
     for number in range(tool.retries):
-        result = await attempt(tool, call, context)
+        result = await attempt(tool, call, replace(context, asked=0))
         if result.code not in repeated:
             return result
         await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**number) * random.uniform(0.5, 1.0))
@@ -69,6 +79,8 @@ async def run_async(tool: Tool, call: ToolCall, context: ToolContext) -> ToolRes
         if _being_cancelled():
             raise
         return failed(call, error, started)
+    except (Interrupt, BaseExceptionGroup) as error:
+        return asked(call, error, started)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a body raises is that call's error result
         return failed(call, error, started)
     finally:
@@ -86,7 +98,7 @@ def run_sync(tool: Tool, call: ToolCall, context: ToolContext) -> ToolResult:
             value = asyncio.run(_await(value))
         return succeeded(call, value, started)
     except BaseException as error:  # noqa: BLE001 - as above, and never Ctrl-C, which only a main thread gets
-        return failed(call, error, started)
+        return asked(call, error, started)
     finally:
         leave(token)
 
@@ -157,6 +169,16 @@ def failed(call: ToolCall, error: BaseException, started: float | None = None) -
     code = error.code if ours and isinstance(error, UmbelError) else ToolError.code
     spent = 0.0 if started is None else (perf_counter() - started) * 1e3
     return ToolResult(tool_call_id=call.id, name=call.name, error=text, code=code, duration_ms=spent)
+
+
+def asked(call: ToolCall, error: BaseException, started: float | None = None) -> ToolResult:
+    """What an exception asks, as :class:`Asked`; an error result when it asks nothing."""
+    request = request_in(error)
+    if request is None:
+        return failed(call, error, started)
+    spent = 0.0 if started is None else (perf_counter() - started) * 1e3
+    why = f"{call.name} has no result yet: it waits for an answer to its question"
+    return Asked(tool_call_id=call.id, name=call.name, error=why, code=INTERRUPTED, duration_ms=spent, interrupt=request)
 
 
 def malformed(call: ToolCall) -> ToolResult:

@@ -25,7 +25,7 @@ from ...protocol.errors import ToolCrashed
 from ...protocol.messages import ToolCall, ToolResult
 from .context import ToolContext
 from .decorator import Tool
-from .invoke import failed, timed_out
+from .invoke import Asked, failed, timed_out
 from .worker import HEADER, MARK
 
 _BOOT = (
@@ -156,9 +156,9 @@ class WorkerProcess(asyncio.Protocol):
         elif kind == "unloadable":
             self._settle(str(frame[1]))
             self.on_free(self)
-        elif kind == "done":
+        elif kind in ("done", "asked"):
             try:
-                result: Outcome = ToolResult.model_validate_json(frame[1])
+                result: Outcome = (Asked if kind == "asked" else ToolResult).model_validate_json(frame[1])
             except ValidationError:
                 result = failed(current.call, ToolCrashed(f"tool {current.tool.name!r} disturbed its worker process"))
             self._settle(result)

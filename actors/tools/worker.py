@@ -98,7 +98,7 @@ class Worker:
 
     Frames are msgpack lists with a length before them. From the parent: ``["call", hash, blob | None, call, context,
     memory_mb]``. To the parent: ``["ready"]``, ``["unloadable", text]``, ``["started"]``, ``["progress", ...]``,
-    ``["log", record]``, and ``["done", result, retire]``.
+    ``["log", record]``, and ``["done", result, retire]`` or, from a body that asks a person, ``["asked", result, False]``.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -155,7 +155,7 @@ class Worker:
     def _run(self, tool: Tool, call_json: bytes, fields: dict[str, Any], memory_mb: int) -> None:
         from ...protocol.messages import ToolCall
         from .context import ToolContext
-        from .invoke import failed
+        from .invoke import Asked, asked, failed
 
         call = ToolCall.model_validate_json(call_json)
         listened = fields.pop("listened")
@@ -166,18 +166,19 @@ class Worker:
         try:
             result = _call(tool, call, context)
         except BaseException as error:  # noqa: BLE001 - even a KeyboardInterrupt of a body is only that call's error
-            result = failed(call, error)
+            result = asked(call, error)
         finally:
             if os.getpid() != self._pid:
                 os._exit(0)  # a body that forked and returned twice: the copy must not answer
             resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
         if result.error == "MemoryError":
             result = result.evolve(error=f"MemoryError: tool {tool.name!r} wanted more than its {memory_mb} MiB")
-        blob = result.model_dump_json().encode()
+        kind, blob = "asked" if isinstance(result, Asked) else "done", result.model_dump_json().encode()
         if len(blob) > MAX_FRAME // 2:
-            blob = failed(call, MemoryError(f"a result of {len(blob)} bytes is too large")).model_dump_json().encode()
+            large = failed(call, MemoryError(f"a result of {len(blob)} bytes is too large"))
+            kind, blob = "done", large.model_dump_json().encode()
         _flush()
-        self.send(["done", blob, (result.error or "").startswith("MemoryError")])
+        self.send([kind, blob, (result.error or "").startswith("MemoryError")])
 
     def _report(self, progress: float, total: float | None, message: str | None) -> bool:
         self.send(["progress", float(progress), total, message])
