@@ -19,7 +19,9 @@
     │   ├── RunFailed                 the loop ended with an exception
     │   ├── RunLost                   the supervisor died and nothing durable was kept
     │   ├── ThreadBusy                another run holds the thread
-    │   └── GuardrailViolation        a hook refuses the prompt (also a ValueError)
+    │   ├── GuardrailViolation        a hook refuses the prompt (also a ValueError)
+    │   ├── JudgeFailed               a model that judges an answer gave no verdict
+    │   └── GsarRejected              the answer is not grounded well enough for the gate (also a ValueError)
     ├── ModelError                    a provider refused, failed or answered nonsense
     │   ├── RateLimited
     │   ├── Overloaded
@@ -211,6 +213,32 @@ class GuardrailViolation(RunError, ValueError):
     code = "guardrail_violation"
 
 
+class JudgeFailed(RunError):
+    """A model that judges an answer failed, or gave nothing that is a verdict."""
+
+    code = "judge_failed"
+
+
+class GsarRejected(RunError, ValueError):
+    """The answer did not pass the gate of typed grounding: its decision is not ``proceed``.
+
+    ``details`` hold ``decision``, ``score`` (0 to 1), ``reason``, and ``judge_error`` when the judge itself failed.
+    """
+
+    code = "gsar_rejected"
+
+    @property
+    def decision(self) -> str:
+        """``regenerate``, ``replan`` or ``abstain``."""
+        return str(self.details.get("decision", "abstain"))
+
+    @property
+    def score(self) -> float | None:
+        """The grounding score, 0 to 1, if there is one."""
+        value = self.details.get("score")
+        return None if value is None else float(value)
+
+
 class ModelError(UmbelError):
     """A model call failed. ``details`` may hold ``status_code``, ``provider``, ``model`` and ``retry_after`` (seconds)."""
 
@@ -388,10 +416,10 @@ _BY_CODE = _tree(UmbelError)
 
 __all__ = [
     "ActorError", "AuthenticationFailed", "BadRequest", "CheckpointConflict", "CheckpointError", "ConfigurationError",
-    "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "GuardrailViolation", "InvalidArguments",
-    "MalformedResponse", "MessageTooLarge", "MissingExtra", "ModelConnectionError", "ModelError", "ModelServerError",
-    "ModelTimeout", "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost", "ProtocolError", "RateLimited",
-    "RemoteError", "RequestCancelled", "RunError", "RunFailed", "RunLost", "RuntimeClosed", "SchemaVersionError",
-    "StaleEpoch", "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout", "UmbelError", "UnknownKind",
-    "UnknownTool", "from_wire",
+    "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "GsarRejected", "GuardrailViolation",
+    "InvalidArguments", "JudgeFailed", "MalformedResponse", "MessageTooLarge", "MissingExtra", "ModelConnectionError",
+    "ModelError", "ModelServerError", "ModelTimeout", "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost",
+    "ProtocolError", "RateLimited", "RemoteError", "RequestCancelled", "RunError", "RunFailed", "RunLost", "RuntimeClosed",
+    "SchemaVersionError", "StaleEpoch", "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout",
+    "UmbelError", "UnknownKind", "UnknownTool", "from_wire",
 ]  # fmt: skip
