@@ -11,14 +11,50 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .actors.agent_definition import (
-        Agent as Agent,
+    from .actors.agent.conversation.budgets import (
+        CompactionConfig as CompactionConfig,
+    )
+    from .actors.agent.conversation.compaction import (
+        Compaction as Compaction,
+    )
+    from .actors.agent.conversation.compactor import (
+        LLMCompactor as LLMCompactor,
+    )
+    from .actors.agent.conversation.manager import (
+        ConversationManager as ConversationManager,
+    )
+    from .actors.agent.conversation.manager import (
+        NullManager as NullManager,
+    )
+    from .actors.agent.conversation.summarizing import (
+        SummarizingManager as SummarizingManager,
+    )
+    from .actors.agent.conversation.window import (
+        SlidingWindow as SlidingWindow,
+    )
+    from .actors.agent.models.catalogue import (
+        ModelFacts as ModelFacts,
+    )
+    from .actors.agent.models.catalogue import (
+        Prices as Prices,
+    )
+    from .actors.agent.models.catalogue import (
+        facts_of as facts_of,
+    )
+    from .actors.agent.models.catalogue import (
+        price_of as price_of,
+    )
+    from .actors.agent.models.catalogue import (
+        register_model as register_model,
     )
     from .actors.agent.models.registry import (
         register_provider as register_provider,
     )
     from .actors.agent.models.retry import (
         RetryPolicy as RetryPolicy,
+    )
+    from .actors.agent_definition import (
+        Agent as Agent,
     )
     from .actors.runnable import (
         Runnable as Runnable,
@@ -367,23 +403,24 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "actors.agent_definition": ("Agent",),
+    "actors.agent.conversation.budgets": ("CompactionConfig",),
+    "actors.agent.conversation.compaction": ("Compaction",),
+    "actors.agent.conversation.compactor": ("LLMCompactor",),
+    "actors.agent.conversation.manager": ("ConversationManager", "NullManager"),
+    "actors.agent.conversation.summarizing": ("SummarizingManager",),
+    "actors.agent.conversation.window": ("SlidingWindow",),
+    "actors.agent.models.catalogue": ("ModelFacts", "Prices", "facts_of", "price_of", "register_model"),
     "actors.agent.models.registry": ("register_provider",),
     "actors.agent.models.retry": ("RetryPolicy",),
+    "actors.agent_definition": ("Agent",),
     "actors.runnable": ("Runnable",),
     "actors.supervisor.hooks.base": ("Hook",),
     "actors.supervisor.hooks.content_filter": ("ContentFilterHook",),
     "actors.supervisor.hooks.guardrails": ("GuardrailsHook",),
-    "actors.supervisor.hooks.logging": (
-        "LoggingHook",
-        "StructuredLoggingHook",
-    ),
+    "actors.supervisor.hooks.logging": ("LoggingHook", "StructuredLoggingHook"),
     "actors.supervisor.hooks.model_retry": ("ModelRetryHook",),
     "actors.supervisor.hooks.output_filter": ("OutputFilterHook",),
-    "actors.supervisor.hooks.plugin": (
-        "Plugin",
-        "hook",
-    ),
+    "actors.supervisor.hooks.plugin": ("Plugin", "hook"),
     "actors.supervisor.hooks.registry": ("HookRegistry",),
     "actors.supervisor.hooks.steering": ("SteeringHook",),
     "actors.supervisor.hooks.telemetry": ("TelemetryHook",),

@@ -255,7 +255,9 @@ class Runnable:
     def _only_paused(self) -> RunOutcome:
         if len(self._paused) != 1:
             known = ", ".join(sorted(self._paused)) or "none"
-            raise NotPaused(f"say what to resume, thread_id=... or result=...: this object saw {len(self._paused)} pause ({known})")
+            raise NotPaused(
+                f"say what to resume, thread_id=... or result=...: this object saw {len(self._paused)} pause ({known})"
+            )
         return next(iter(self._paused.values()))
 
     async def _result(self, runtime: RuntimePort, request: StartRun) -> AgentResult:

@@ -15,6 +15,7 @@ BUDGET_NOTE = "budget_note"
 COMPACTION_SUMMARY = "compaction_summary"
 CLEARED_OUTPUT = "cleared_output"
 ARCHIVED_OUTPUT = "archived_output"
+RECALLABLE_OUTPUTS = "recallable_outputs"
 FIRST_SAVED = "first_saved"
 
 EPHEMERAL = "ephemeral"

@@ -17,7 +17,19 @@ from pydantic import AwareDatetime, Field, PlainSerializer
 from .codec import message_type
 from .loop_detection import READ_ONLY_TOOLS, Loop, find_loop
 from .markers import EPHEMERAL_KEYS, ITERATION_SAVES, is_durable
-from .messages import Frozen, InterruptRequest, Json, JsonObject, Message, Text, ToolCall, ToolResult, Usage, clean_text, clean_value
+from .messages import (
+    Frozen,
+    InterruptRequest,
+    Json,
+    JsonObject,
+    Message,
+    Text,
+    ToolCall,
+    ToolResult,
+    Usage,
+    clean_text,
+    clean_value,
+)
 
 CompletionMode = Literal["auto", "explicit"]
 # Sorted, so that equal states have equal bytes in every process.
@@ -308,8 +320,7 @@ class AgentState(Frozen):
         price_in, price_out = self.input_price_per_million, self.output_price_per_million
         if price_in is None or price_out is None:
             return None
-        read = prompt + CACHE_WRITE_PRICE * cache_writes + CACHE_READ_PRICE * cache_reads
-        return (read * price_in + completion * price_out) / 1_000_000
+        return token_cost(price_in, price_out, prompt, completion, cache_writes, cache_reads)
 
     def would_exceed_cost_budget(self, max_output_tokens: int) -> bool:
         """Whether one more call that writes ``max_output_tokens`` could pass the cost budget.
@@ -406,12 +417,23 @@ class AgentState(Frozen):
 
 def estimate_tokens(messages: Iterable[Message]) -> int:
     """A rough count: a token per four characters of text and call arguments."""
-    characters = 0
-    for message in messages:
-        characters += len(message.content or "")
-        for call in message.tool_calls:
-            characters += len(json.dumps(call.arguments, default=str))
-    return characters // CHARS_PER_TOKEN
+    return sum(map(count_characters, messages)) // CHARS_PER_TOKEN
+
+
+def count_characters(message: Message) -> int:
+    """Characters of a message's text and call arguments: what its size is estimated from."""
+    characters = len(message.content or "")
+    for call in message.tool_calls:
+        characters += len(json.dumps(call.arguments, default=str)) + len(call.malformed_arguments or "")
+    return characters
+
+
+def token_cost(
+    input_price: float, output_price: float, prompt: int, completion: int, cache_writes: int = 0, cache_reads: int = 0
+) -> float:
+    """US dollars for tokens at prices per million; cache writes cost 1.25, reads 0.1 of a prompt token (spec STATE-27)."""
+    read = prompt + CACHE_WRITE_PRICE * cache_writes + CACHE_READ_PRICE * cache_reads
+    return (read * input_price + completion * output_price) / 1_000_000
 
 
 def _count(value: Any) -> int:

@@ -1,9 +1,9 @@
 """Execute: the tool calls of one reply.
 
-    plan      in call order: announce, hooks, refuse or reuse what must not run
-    dispatch  side by side: the bodies
-    settle    each result: size limit, hooks (in call order; at once with ``tool_event_order="completion"``)
-    fold      in call order: execution records, events, and the messages that answer the calls
+plan      in call order: announce, hooks, refuse or reuse what must not run
+dispatch  side by side: the bodies
+settle    each result: size limit, hooks (in call order; at once with ``tool_event_order="completion"``)
+fold      in call order: execution records, events, and the messages that answer the calls
 """
 
 from __future__ import annotations

@@ -39,7 +39,9 @@ async def call_with_hooks(run: Run, ask: Ask, messages: list[Message] | None = N
 async def before_tool(run: Run, slot: Any) -> None:
     """Hooks may change a call's arguments, add secret ones, or keep it from running."""
     call_ = slot.call
-    event = BeforeToolCall(run=run.info, count=run.count, tool_name=call_.name, tool_call_id=call_.id, arguments=call_.arguments)
+    event = BeforeToolCall(
+        run=run.info, count=run.count, tool_name=call_.name, tool_call_id=call_.id, arguments=call_.arguments
+    )
     await call(run.agent.hooks.before_tool, event)
     run.publish(event.drain())
     slot.secrets = event.secret_arguments or None

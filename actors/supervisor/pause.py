@@ -83,5 +83,3 @@ def listed(run: Run) -> tuple[dict[str, Any], ...]:
         }
         for waits in run.state.interrupts
     )
-
-

@@ -62,9 +62,7 @@ def close_turn(run: Run, reason: str) -> None:
     if reason == "interrupted":
         return
     if run.state.interrupts:
-        run.state = run.state.evolve(
-            turn=run.state.turn.evolve(interrupts=()), messages=close_open_calls(run.state.messages)
-        )
+        run.state = run.state.evolve(turn=run.state.turn.evolve(interrupts=()), messages=close_open_calls(run.state.messages))
     if run.config.output_key is not None and run.last_text:
         run.state = run.state.with_metadata(run.config.output_key, run.last_text)
 
