@@ -8,16 +8,15 @@ from typing import Any, Self
 from ..protocol.config import AgentConfig, build_config
 from ..protocol.errors import ConfigurationError
 from ..protocol.messages import Message
-from ..protocol.reasoning import GroundingConfig, GsarConfig
 from ..protocol.state import AgentState
-from .agent.conversation.selection import choose
+from .agent.conversation.selection import choose, window_of
 from .agent.conversation.tokens import schema_tokens
 from .agent.models.catalogue import price_of
 from .agent.models.leaked_calls import check_formats, family_of, formats_of
 from .checkpoints.registry import resolve_url
 from .runnable import Runnable
 from .supervisor.hooks.dispatch import Hooks
-from .supervisor.reasoning.reflexion import reflector_of
+from .supervisor.reasoning.reflexion import Reflector
 from .supervisor.structured import schema_instruction
 from .tools.builtin import CATALOGUE_NOTE, with_builtin_tools
 from .tools.decorator import Tool, require_tools
@@ -92,14 +91,15 @@ class Agent(Runnable):
 
     def _judges(self) -> None:
         config = self.config
-        self.reflector = reflector_of(config.reflexion, config.tool_loop_threshold)
-        self.grounding = GroundingConfig.of(config.grounding)
-        self.gsar = GsarConfig.of(config.gsar)
+        reflexion, grounding = config.reflexion, config.grounding
+        self.reflector = Reflector(reflexion) if reflexion is not None and reflexion.enabled else None
+        self.grounding = grounding if grounding is not None and grounding.enabled and grounding.check_before_final else None
+        self.gsar = config.gsar
 
     def _context(self) -> None:
         """The model's window, and who keeps requests and the conversation within it."""
         config = self.config
-        self.window, self.manager, self.compaction = choose(config)
+        self.manager, self.compaction, self.window = choose(config, config.model, window_of(config, config.model))
         self.tools_tokens = schema_tokens(self._schemas) if self.compaction is not None else 0
 
     def _recovery(self) -> None:
@@ -117,7 +117,7 @@ class Agent(Runnable):
         if config.max_cost_usd is not None and prices is None:
             raise ConfigurationError(
                 f"max_cost_usd needs a model whose prices are known, and those of {config.model!r} are not: "
-                "give them with umbel.conversation.register_model(name, input_price=..., output_price=...)"
+                "give them with umbel.register_model(name, input_price=..., output_price=...)"
             )
         return AgentState(
             agent_id=config.agent_id,
@@ -130,8 +130,8 @@ class Agent(Runnable):
             completion_mode=config.completion_mode,
             token_budget=config.token_budget,
             cost_budget_usd=config.max_cost_usd,
-            input_price_per_million=prices.input if prices is not None else None,
-            output_price_per_million=prices.output if prices is not None else None,
+            input_price_per_million=prices.input_per_million if prices is not None else None,
+            output_price_per_million=prices.output_per_million if prices is not None else None,
         )
 
     def schemas(self, activated: Collection[str] = ()) -> list[dict[str, Any]]:

@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from .errors import ConfigurationError
 from .loop_detection import READ_ONLY_TOOLS
+from .reasoning import GroundingSetting, GsarConfig, ReflexionSetting
+from .settings import Settings
 
 DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 TERMINAL_TOOLS = frozenset({"submit", "done", "finish", "complete", "task_complete"})
 WRITE_TOOLS = frozenset({"write_file", "write", "save", "create_file", "update_file"})
 VERIFICATION_TOOLS = frozenset({"run_command", "run_tests", "run", "execute", "pytest", "test"})
-
-
-class Settings(BaseModel):
-    """Base of configuration: frozen, unknown keywords refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
 class Placement(Settings):
@@ -107,9 +103,10 @@ class AgentConfig(Settings):
         output_key: metadata key that gets the final text.
         output_schema: pydantic class of the final answer, with ``output_schema_retries`` repairs; ``output_schema_strict``
             asks providers for strict adherence.
-        final_answer_verifier: ``async (text, state, run) -> None or feedback``; a rejected draft is sent back at most
+        final_answer_verifier: ``async (FinalAnswer) -> None or feedback``; a rejected draft is sent back at most
             ``final_answer_verifier_max_replans`` times, then ``final_answer_fallback`` may replace it.
-        hold_final_answer_tokens: hold streamed text until its reply was accepted; ``hold_tool_step_text`` drops that of tool steps.
+        hold_final_answer_tokens: hold streamed text until its reply was accepted.
+        hold_tool_step_text: of a reply that turns out to call tools, drop the held text.
         web_search, web_fetch: providers behind the tools of that name.
         on_interrupt: when a tool asks a person, let the batch's other calls ``finish``, or ``cancel`` them.
         max_consecutive_tool_errors: batches in a row with nothing but errors before the run ends ``tool_errors``.
@@ -139,9 +136,9 @@ class AgentConfig(Settings):
     tool_event_order: Literal["sequential", "completion"] = "sequential"
     max_cost_usd: float | None = Field(default=None, gt=0)
     budget_nudge_at: float | None = Field(default=0.8, gt=0, lt=1)
-    reflexion: Any = None
-    grounding: Any = None
-    gsar: Any = None
+    reflexion: ReflexionSetting = None
+    grounding: GroundingSetting = None
+    gsar: GsarConfig | None = None
     planning: bool = False
     completion_mode: Literal["auto", "explicit"] = "auto"
     verify_tools: frozenset[str] = WRITE_TOOLS

@@ -6,18 +6,17 @@ from collections.abc import Sequence
 
 from ...protocol.events import ReflectEvent
 from ...protocol.state import ToolExecution
-from .reasoning.reflexion import note
 from .run import Run
 
 
 def reflect(run: Run, executions: Sequence[ToolExecution]) -> None:
     """Judge an iteration's calls where that is due: confidence, event, and a note for the model. Source: LOOP-96."""
     reflector = run.agent.reflector
-    if reflector is None or run.state.iteration % reflector.config.evaluate_every_n_iterations:
+    if reflector is None or not reflector.is_due(run.state.iteration):
         return
     reflection = reflector.reflect(run.state, executions)
     run.memo.reflections += 1
-    run.state = run.state.adjust_confidence(reflection.confidence_delta, reflector.config.diminishing_returns)
+    run.state = reflector.apply(run.state, reflection)
     run.emit(
         ReflectEvent,
         iteration=run.state.iteration,
@@ -26,6 +25,6 @@ def reflect(run: Run, executions: Sequence[ToolExecution]) -> None:
         new_confidence=run.state.confidence,
         guidance=reflection.guidance,
     )
-    text = note(reflection, planning=run.config.planning) if reflector.config.include_guidance else None
+    text = reflector.note(reflection, run.config.planning)
     if text is not None:
         run.note(text)

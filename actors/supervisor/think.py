@@ -122,6 +122,7 @@ def partial(run: Run, part: Any) -> None:
 
 
 def tell_chunk(run: Run, chunk: ModelChunk) -> None:
+    """Emit a chunk."""
     run.emit(ModelChunkEvent, **{name: getattr(chunk, name) for name in ModelChunk.model_fields})
 
 
