@@ -23,6 +23,15 @@ if TYPE_CHECKING:
     from .actors.runnable import (
         Runnable as Runnable,
     )
+    from .actors.supervisor.reasoning.causal import (
+        CausalChain as CausalChain,
+    )
+    from .actors.supervisor.reasoning.causal import (
+        CausalEdge as CausalEdge,
+    )
+    from .actors.supervisor.reasoning.causal import (
+        CausalNode as CausalNode,
+    )
     from .actors.tools.context import (
         ToolContext as ToolContext,
     )
@@ -87,7 +96,13 @@ if TYPE_CHECKING:
         DefinitionError as DefinitionError,
     )
     from .protocol.errors import (
+        GsarRejected as GsarRejected,
+    )
+    from .protocol.errors import (
         InvalidArguments as InvalidArguments,
+    )
+    from .protocol.errors import (
+        JudgeFailed as JudgeFailed,
     )
     from .protocol.errors import (
         MalformedResponse as MalformedResponse,
@@ -266,6 +281,15 @@ if TYPE_CHECKING:
     from .protocol.messages import (
         Usage as Usage,
     )
+    from .protocol.reasoning import (
+        GroundingConfig as GroundingConfig,
+    )
+    from .protocol.reasoning import (
+        GsarConfig as GsarConfig,
+    )
+    from .protocol.reasoning import (
+        ReflexionConfig as ReflexionConfig,
+    )
     from .protocol.results import (
         AgentResult as AgentResult,
     )
@@ -332,6 +356,7 @@ _HOMES = {
     "actors.agent.models.registry": ("register_provider",),
     "actors.agent.models.retry": ("RetryPolicy",),
     "actors.runnable": ("Runnable",),
+    "actors.supervisor.reasoning.causal": ("CausalChain", "CausalEdge", "CausalNode"),
     "actors.tools.context": ("ToolContext", "current_tool_context"),
     "actors.tools.decorator": ("Tool", "tool"),
     "actors.tools.output": ("ToolOutput",),
@@ -349,7 +374,9 @@ _HOMES = {
         "DeadlineExceeded",
         "DecodeError",
         "DefinitionError",
+        "GsarRejected",
         "InvalidArguments",
+        "JudgeFailed",
         "MalformedResponse",
         "MessageTooLarge",
         "MissingExtra",
@@ -407,6 +434,7 @@ _HOMES = {
         "ToolStartEvent",
     ),
     "protocol.messages": ("Message", "ModelChunk", "ModelResponse", "ToolCall", "ToolResult", "Usage"),
+    "protocol.reasoning": ("GroundingConfig", "GsarConfig", "ReflexionConfig"),
     "protocol.results": ("AgentResult", "Metrics"),
     "protocol.state": ("AgentState", "ReasoningStep", "ToolExecution"),
     "protocol.termination": (

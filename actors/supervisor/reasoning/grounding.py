@@ -118,7 +118,9 @@ def read_scores(reply: str, count: int) -> list[tuple[float, str]]:
     return rows
 
 
-def verdict(claims: Sequence[str], scores: Sequence[float], reasons: Sequence[str], config: GroundingConfig) -> GroundingVerdict:
+def verdict(
+    claims: Sequence[str], scores: Sequence[float], reasons: Sequence[str], config: GroundingConfig
+) -> GroundingVerdict:
     """The verdict that follows from the scores of at least one claim."""
     mean = sum(scores) / len(scores)
     ungrounded = tuple(claim for claim, score in zip(claims, scores, strict=True) if score < UNGROUNDED_BELOW)
