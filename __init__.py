@@ -95,6 +95,15 @@ if TYPE_CHECKING:
     from .actors.supervisor.hooks.telemetry import (
         TelemetryHook as TelemetryHook,
     )
+    from .actors.supervisor.reasoning.causal import (
+        CausalChain as CausalChain,
+    )
+    from .actors.supervisor.reasoning.causal import (
+        CausalEdge as CausalEdge,
+    )
+    from .actors.supervisor.reasoning.causal import (
+        CausalNode as CausalNode,
+    )
     from .actors.tools.context import (
         ToolContext as ToolContext,
     )
@@ -159,10 +168,16 @@ if TYPE_CHECKING:
         DefinitionError as DefinitionError,
     )
     from .protocol.errors import (
+        GsarRejected as GsarRejected,
+    )
+    from .protocol.errors import (
         GuardrailViolation as GuardrailViolation,
     )
     from .protocol.errors import (
         InvalidArguments as InvalidArguments,
+    )
+    from .protocol.errors import (
+        JudgeFailed as JudgeFailed,
     )
     from .protocol.errors import (
         MalformedResponse as MalformedResponse,
@@ -341,6 +356,15 @@ if TYPE_CHECKING:
     from .protocol.messages import (
         Usage as Usage,
     )
+    from .protocol.reasoning import (
+        GroundingConfig as GroundingConfig,
+    )
+    from .protocol.reasoning import (
+        GsarConfig as GsarConfig,
+    )
+    from .protocol.reasoning import (
+        ReflexionConfig as ReflexionConfig,
+    )
     from .protocol.results import (
         AgentResult as AgentResult,
     )
@@ -372,10 +396,10 @@ if TYPE_CHECKING:
         MaxIterations as MaxIterations,
     )
     from .protocol.termination import (
-        Not as Not,
+        NoToolCalls as NoToolCalls,
     )
     from .protocol.termination import (
-        NoToolCalls as NoToolCalls,
+        Not as Not,
     )
     from .protocol.termination import (
         Or as Or,
@@ -424,101 +448,20 @@ _HOMES = {
     "actors.supervisor.hooks.registry": ("HookRegistry",),
     "actors.supervisor.hooks.steering": ("SteeringHook",),
     "actors.supervisor.hooks.telemetry": ("TelemetryHook",),
+    "actors.supervisor.reasoning.causal": ("CausalChain", "CausalEdge", "CausalNode"),
     "actors.tools.context": ("ToolContext", "current_tool_context"),
     "actors.tools.decorator": ("Tool", "tool"),
     "actors.tools.output": ("ToolOutput",),
     "cluster.fleet": ("Fleet", "FleetReport"),
     "cluster.runtime": ("Runtime",),
     "protocol.config": ("AgentConfig", "Placement", "Topology"),
-    "protocol.errors": (
-        "ActorError",
-        "AuthenticationFailed",
-        "BadRequest",
-        "CheckpointConflict",
-        "CheckpointError",
-        "ConfigurationError",
-        "ContextOverflow",
-        "DeadlineExceeded",
-        "DecodeError",
-        "DefinitionError",
-        "GuardrailViolation",
-        "InvalidArguments",
-        "MalformedResponse",
-        "MessageTooLarge",
-        "MissingExtra",
-        "ModelConnectionError",
-        "ModelError",
-        "ModelServerError",
-        "ModelTimeout",
-        "NotStorable",
-        "OutcomeUnknown",
-        "Overloaded",
-        "PeerLost",
-        "ProtocolError",
-        "RateLimited",
-        "RemoteError",
-        "RequestCancelled",
-        "RunError",
-        "RunFailed",
-        "RunLost",
-        "RuntimeClosed",
-        "SchemaVersionError",
-        "StaleEpoch",
-        "StoreUnavailable",
-        "ThreadBusy",
-        "ToolCrashed",
-        "ToolError",
-        "ToolTimeout",
-        "UmbelError",
-        "UnknownKind",
-        "UnknownTool",
-    ),
-    "protocol.events": (
-        "CausalEdgeEvent",
-        "CausalNodeEvent",
-        "CompactionEvent",
-        "CustomEvent",
-        "Event",
-        "FinalAnswerVerificationEvent",
-        "GraphStreamEvent",
-        "GroundingEvent",
-        "HandoffEvent",
-        "InterruptEvent",
-        "ModelChunkEvent",
-        "ModelCompleteEvent",
-        "ModelRetryEvent",
-        "OrchestratorDecisionEvent",
-        "ReflectEvent",
-        "RunLostEvent",
-        "SpecialistCompleteEvent",
-        "SpecialistStartEvent",
-        "SubagentEvent",
-        "TerminateEvent",
-        "ThinkEvent",
-        "ToolCompleteEvent",
-        "ToolProgressEvent",
-        "ToolStartEvent",
-    ),
+    "protocol.errors": ("ActorError", "AuthenticationFailed", "BadRequest", "CheckpointConflict", "CheckpointError", "ConfigurationError", "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "GsarRejected", "GuardrailViolation", "InvalidArguments", "JudgeFailed", "MalformedResponse", "MessageTooLarge", "MissingExtra", "ModelConnectionError", "ModelError", "ModelServerError", "ModelTimeout", "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost", "ProtocolError", "RateLimited", "RemoteError", "RequestCancelled", "RunError", "RunFailed", "RunLost", "RuntimeClosed", "SchemaVersionError", "StaleEpoch", "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout", "UmbelError", "UnknownKind", "UnknownTool"),
+    "protocol.events": ("CausalEdgeEvent", "CausalNodeEvent", "CompactionEvent", "CustomEvent", "Event", "FinalAnswerVerificationEvent", "GraphStreamEvent", "GroundingEvent", "HandoffEvent", "InterruptEvent", "ModelChunkEvent", "ModelCompleteEvent", "ModelRetryEvent", "OrchestratorDecisionEvent", "ReflectEvent", "RunLostEvent", "SpecialistCompleteEvent", "SpecialistStartEvent", "SubagentEvent", "TerminateEvent", "ThinkEvent", "ToolCompleteEvent", "ToolProgressEvent", "ToolStartEvent"),
     "protocol.messages": ("Message", "ModelChunk", "ModelResponse", "ToolCall", "ToolResult", "Usage"),
+    "protocol.reasoning": ("GroundingConfig", "GsarConfig", "ReflexionConfig"),
     "protocol.results": ("AgentResult", "Metrics"),
     "protocol.state": ("AgentState", "ReasoningStep", "ToolExecution"),
-    "protocol.termination": (
-        "And",
-        "ConfidenceMet",
-        "CostLimit",
-        "CustomCondition",
-        "MaxIterations",
-        "NoToolCalls",
-        "Not",
-        "Or",
-        "TerminationCondition",
-        "TextMention",
-        "TimeLimit",
-        "TokenLimit",
-        "ToolCallCount",
-        "ToolCalled",
-        "Verdict",
-    ),
+    "protocol.termination": ("And", "ConfidenceMet", "CostLimit", "CustomCondition", "MaxIterations", "NoToolCalls", "Not", "Or", "TerminationCondition", "TextMention", "TimeLimit", "TokenLimit", "ToolCallCount", "ToolCalled", "Verdict"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _NEED_A_RUNTIME = frozenset({"Agent", "Fleet", "Runnable"})

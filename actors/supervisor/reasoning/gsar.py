@@ -104,7 +104,9 @@ class Partition(Frozen):
         claims: tuple[Claim, ...] = getattr(self, name)
         return claims
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """How many claims there are."""
         return sum(len(self.cell(name)) for name in CELLS)
 
 
@@ -144,7 +146,7 @@ def score_partition(
     Source: arXiv 2604.23366; REAS-28, REAS-30.
     """
     merged = {**WEIGHTS, **(weights or {})}
-    for name, value in {"contradiction_penalty": contradiction_penalty, **merged}.items():
+    for name, value in [("contradiction_penalty", contradiction_penalty), *merged.items()]:
         if not 0 <= value <= 1:
             raise ConfigurationError(f"{name} must be from 0 to 1, not {value}")
     grounded, ungrounded, contradicted, complementary = (

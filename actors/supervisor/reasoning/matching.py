@@ -18,9 +18,12 @@ from .grounding import GroundingVerdict, find_claims, verdict
 EXACT, CONTAINED, NO_KEYWORDS, NO_SUPPORT = 1.0, 0.9, 0.5, 0.3
 MINIMUM_OVERLAP = 0.4
 MAX_SUPPORTING = 3
-STOP_WORDS = frozenset(
-    ["a", "an", "and", "are", "as", "at", "be", "been", "being", "but", "by", "can", "could", "did", "do", "does", "for", "from", "had", "has", "have", "he", "her", "his", "how", "i", "if", "in", "into", "is", "it", "its", "may", "might", "no", "nor", "not", "of", "on", "or", "our", "she", "should", "so", "than", "that", "the", "their", "them", "then", "there", "these", "they", "this", "those", "to", "was", "we", "were", "what", "when", "where", "which", "who", "why", "will", "with", "would", "you", "your"]
-)
+_STOP_WORDS = """
+a an and are as at be been being but by can could did do does for from had has have he her his how i if in into is it its
+may might no nor not of on or our she should so than that the their them then there these they this those to was we were
+what when where which who why will with would you your
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
 _WORD = re.compile(r"\w+(?:[.,:/-]\w+)*")
 
 
