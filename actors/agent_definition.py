@@ -18,7 +18,7 @@ from .runnable import Runnable
 from .supervisor.hooks.dispatch import Hooks
 from .supervisor.reasoning.reflexion import Reflector
 from .supervisor.structured import schema_instruction
-from .tools.builtin import CATALOGUE_NOTE, with_builtin_tools
+from .builtin_tools import CATALOGUE_NOTE, with_builtin_tools
 from .tools.decorator import Tool, require_tools
 
 

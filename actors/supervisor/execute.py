@@ -20,13 +20,14 @@ from ...protocol.messages import Message, ModelResponse, ToolCall, ToolResult
 from ...protocol.state import PendingInterrupt, ReasoningStep, ToolExecution
 from ..tools.executor import unknown_tool_text
 from ..tools.limits import limited
-from ..tools.verification import VERIFICATION_REMINDER
+from ..tools.verification import REMINDER, blocked, unverified_writes, wrote
 from .hooked import after_tool, before_tool
 from .pause import asking, take_answers
 from .reflect import reflect
 from .run import Run, refuse
 from .subagent import call_agent
 
+TASK_COMPLETE = "task_complete"
 ATTEMPTS = 3  # executors tried for a call that is safe to repeat
 CUT_OFF = "not run: your reply was cut off by the token limit, so its arguments may be incomplete. Send a shorter reply."
 
@@ -119,11 +120,21 @@ async def plan(run: Run, slots: list[Slot], cut_off: bool) -> None:
             slot.result = answered(slot)
         elif slot.tool is None:
             slot.result = refuse(call, unknown_tool_text(call.name, tuple(run.agent.tools_by_name)), "unknown_tool")
+        elif call.name == TASK_COMPLETE and may_not_end(run):
+            slot.result = blocked(call, run.config.verification_tools)
         else:
             if run.agent.hooks.before_tool:
                 await before_tool(run, slot)
             if slot.result is None and slot.tool.idempotent and call.malformed_arguments is None:
                 reuse(run, slot, equal)
+
+
+def may_not_end(run: Run) -> bool:
+    """In explicit mode what was written must be checked before the task counts as complete. Source: TOOL-32."""
+    config = run.config
+    if config.completion_mode != "explicit" or not config.require_verification:
+        return False
+    return unverified_writes(run.state.tool_executions, config.verify_tools, config.verification_tools)
 
 
 def answered(slot: Slot) -> ToolResult:
@@ -305,8 +316,8 @@ def record(run: Run, response: ModelResponse, slots: list[Slot]) -> None:
 
 def remind(run: Run, executions: list[ToolExecution]) -> None:
     """Something was written: the model is asked to check it. Source: LOOP-94."""
-    if any(done.tool_name in run.config.verify_tools for done in executions):
-        run.note(VERIFICATION_REMINDER)
+    if wrote(executions, run.config.verify_tools):
+        run.note(REMINDER)
 
 
 def complete(run: Run, slot: Slot) -> None:

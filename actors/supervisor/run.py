@@ -20,7 +20,7 @@ from ...protocol.messages import Message, ModelChunk, ModelResponse, ToolCall, T
 from ...protocol.results import Metrics
 from ...protocol.state import AgentState
 from ..frames import Caller, Channel
-from ..tools.deferred import activated
+from ..tools.builtin.discovery import activated
 
 _random = random.Random()  # its own, so that nobody who calls seed() makes call ids repeat
 

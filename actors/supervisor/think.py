@@ -123,7 +123,7 @@ def partial(run: Run, part: Any) -> None:
 
 def tell_chunk(run: Run, chunk: ModelChunk) -> None:
     """Emit a chunk."""
-    run.emit(ModelChunkEvent, **{name: getattr(chunk, name) for name in ModelChunk.model_fields})
+    run.emit(ModelChunkEvent, **{name: getattr(chunk, name) for name in CHUNK_FIELDS})
 
 
 def release(run: Run, *, text: bool = True) -> None:
@@ -146,4 +146,5 @@ def discard(run: Run, replacement: str | None = None) -> None:
         tell_chunk(run, ModelChunk(content=replacement))
 
 
+CHUNK_FIELDS = tuple(name for name in ModelChunk.model_fields if name in ModelChunkEvent.model_fields)
 RETRY_FIELDS = ("attempt", "delay_seconds", "reason", "status_code", "error", "from_retry_after")
