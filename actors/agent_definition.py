@@ -61,6 +61,7 @@ class Agent(Runnable):
 
     def _use(self, config: AgentConfig) -> None:
         self.hooks = Hooks(config.hooks, config.plugins)
+        self._given = config
         self.config = config = with_builtin_tools(config, self.hooks.tools)
         self._packed = None
         self.callback_handler = config.callback_handler
@@ -159,7 +160,7 @@ class Agent(Runnable):
         return [self.model_of(role) for role in ("primary", "auxiliary", "grounding", "gsar", "summary")]
 
     def __getstate__(self) -> AgentConfig:
-        return self.config.model_copy(update={"callback_handler": None})
+        return self._given.model_copy(update={"callback_handler": None})
 
     def __setstate__(self, config: AgentConfig) -> None:
         Runnable.__init__(self)
@@ -205,7 +206,7 @@ class Agent(Runnable):
 
     def with_settings(self, **settings: Any) -> Self:
         """A copy with other settings."""
-        return type(self)(config=self.config, **settings)
+        return type(self)(config=self._given, **settings)
 
     def add_tool(self, tool: Tool) -> None:
         """Add a tool for later runs. Raises as the constructor does."""
@@ -213,7 +214,7 @@ class Agent(Runnable):
 
     def add_tools(self, tools: Iterable[Tool]) -> None:
         """Add tools for later runs: all of them, or none when one is refused."""
-        self._use(self.config.model_copy(update={"tools": require_tools([*self.config.tools, *tools])}))
+        self._use(self._given.model_copy(update={"tools": require_tools([*self._given.tools, *tools])}))
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
         """This agent as a tool with one argument, ``prompt``. Each call is a child run, supervised like any other."""

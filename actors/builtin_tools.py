@@ -22,7 +22,7 @@ def with_builtin_tools(config: AgentConfig, plugin_tools: Iterable[Tool] = ()) -
     Raises:
         ConfigurationError: a plugin's tool has the name of another one.
     """
-    tools = require_tools([*config.tools, *(tool for tool in plugin_tools if tool not in config.tools)])
+    tools = require_tools([*config.tools, *plugin_tools])
     if config.completion_mode == "explicit":
         tools = with_explicit_tools(tools)
     offered = [
