@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from .actors.agent.definition import (
         Agent as Agent,
     )
+    from .actors.agent.models.failover import (
+        FailoverModel as FailoverModel,
+    )
     from .actors.agent.models.registry import (
         register_provider as register_provider,
     )
@@ -329,6 +332,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "actors.agent.definition": ("Agent",),
+    "actors.agent.models.failover": ("FailoverModel",),
     "actors.agent.models.registry": ("register_provider",),
     "actors.agent.models.retry": ("RetryPolicy",),
     "actors.runnable": ("Runnable",),

@@ -104,7 +104,7 @@ class AgentActor:
     def _open(self, agent: Any, name: str, auxiliary: bool) -> Any:
         opened = self._opened.setdefault(agent, {})
         if auxiliary not in opened:
-            opened[auxiliary] = model = resolve_model(name, **agent.config.model_kwargs)
+            opened[auxiliary] = model = resolve_model(name, agent.providers, **agent.config.model_kwargs)
             finalize(agent, _close_soon, asyncio.get_running_loop(), model).atexit = False
         return opened[auxiliary]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ...protocol.config import AgentConfig, build_config
 from ...protocol.errors import ConfigurationError
@@ -12,6 +12,9 @@ from ...protocol.state import AgentState
 from ..checkpoints.registry import resolve_url
 from ..runnable import Runnable
 from ..tools.decorator import Tool, require_tools
+
+if TYPE_CHECKING:
+    from .models.registry import ModelFactory
 
 
 class Agent(Runnable):
@@ -41,6 +44,7 @@ class Agent(Runnable):
         **settings: Any,
     ) -> None:
         super().__init__()
+        self.providers: dict[str, ModelFactory] = {}
         given = {"model": model, "tools": tools, "system_prompt": system_prompt}
         settings |= {name: value for name, value in given.items() if value is not None}
         if "tools" in settings:
@@ -70,11 +74,12 @@ class Agent(Runnable):
         self.model_settings = {name: value for name, value in given.items() if value is not None}
         self.tool_schemas: list[dict[str, Any]] = [tool.schema for tool in config.tools if not tool.deferred]
 
-    def __getstate__(self) -> AgentConfig:
-        return self.config.model_copy(update={"callback_handler": None})
+    def __getstate__(self) -> tuple[AgentConfig, dict[str, ModelFactory]]:
+        return self.config.model_copy(update={"callback_handler": None}), self._factories()
 
-    def __setstate__(self, config: AgentConfig) -> None:
+    def __setstate__(self, state: tuple[AgentConfig, dict[str, ModelFactory]]) -> None:
         Runnable.__init__(self)
+        config, self.providers = state
         self._use(config)
 
     def __repr__(self) -> str:
@@ -109,9 +114,18 @@ class Agent(Runnable):
         config = self.config
         extra = [config.system_prompt, config.termination, getattr(config.termination, "function", None)]
         found: list[Any] = [type(self), type(config.model), type(config.auxiliary_model), *extra]
+        found += self._factories().values()
+        for model in (config.model, config.auxiliary_model):
+            found += model.parts() if hasattr(model, "parts") else []
         for tool in config.tools:
             found += tool.agent.parts() if tool.agent is not None else [tool.function]
         return found
+
+    def _factories(self) -> dict[str, ModelFactory]:
+        """Factories that the actors of this agent need: of models given as text, with a prefix of the user's own."""
+        from .models.registry import registered_factories
+
+        return self.providers | registered_factories([self.config.model, self.config.auxiliary_model])
 
     def with_settings(self, **settings: Any) -> Self:
         """A copy with other settings."""
