@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from .actors.agent.models.catalogue import (
         register_model as register_model,
     )
+    from .actors.agent.models.failover import (
+        FailoverModel as FailoverModel,
+    )
     from .actors.agent.models.registry import (
         register_provider as register_provider,
     )
@@ -434,6 +437,7 @@ _HOMES = {
     "actors.agent.conversation.summarizing": ("SummarizingManager",),
     "actors.agent.conversation.window": ("SlidingWindow",),
     "actors.agent.models.catalogue": ("ModelFacts", "Prices", "facts_of", "price_of", "register_model"),
+    "actors.agent.models.failover": ("FailoverModel",),
     "actors.agent.models.registry": ("register_provider",),
     "actors.agent.models.retry": ("RetryPolicy",),
     "actors.agent_definition": ("Agent",),

@@ -13,6 +13,7 @@ from .agent.conversation.selection import choose, window_of
 from .agent.conversation.tokens import schema_tokens
 from .agent.models.catalogue import price_of
 from .agent.models.leaked_calls import check_formats, family_of, formats_of
+from .agent.models.registry import ModelFactory, registered_factories
 from .checkpoints.registry import resolve_url
 from .runnable import Runnable
 from .supervisor.hooks.dispatch import Hooks
@@ -49,6 +50,7 @@ class Agent(Runnable):
         **settings: Any,
     ) -> None:
         super().__init__()
+        self.providers: dict[str, ModelFactory] = {}
         given = {"model": model, "tools": tools, "system_prompt": system_prompt}
         settings |= {name: value for name, value in given.items() if value is not None}
         if "tools" in settings:
@@ -159,11 +161,12 @@ class Agent(Runnable):
         """Every model that a run may call."""
         return [self.model_of(role) for role in ("primary", "auxiliary", "grounding", "gsar", "summary")]
 
-    def __getstate__(self) -> AgentConfig:
-        return self._given.model_copy(update={"callback_handler": None})
+    def __getstate__(self) -> tuple[AgentConfig, dict[str, ModelFactory]]:
+        return self._given.model_copy(update={"callback_handler": None}), self._factories()
 
-    def __setstate__(self, config: AgentConfig) -> None:
+    def __setstate__(self, state: tuple[AgentConfig, dict[str, ModelFactory]]) -> None:
         Runnable.__init__(self)
+        config, self.providers = state
         self._use(config)
 
     def __repr__(self) -> str:
@@ -199,10 +202,16 @@ class Agent(Runnable):
         extra = [config.system_prompt, config.termination, getattr(config.termination, "function", None)]
         extra += [config.final_answer_verifier, config.final_answer_fallback, config.output_schema]
         extra += [type(config.conversation_manager), type(config.tool_result_store), *self.hooks.parts()]
-        found: list[Any] = [type(self), *map(type, self.models()), *extra]
+        found: list[Any] = [type(self), *map(type, self.models()), *extra, *self._factories().values()]
+        for model in self.models():
+            found += model.parts() if hasattr(model, "parts") else []
         for tool in config.tools:
             found += tool.agent.parts() if tool.agent is not None else [tool.function]
         return found
+
+    def _factories(self) -> dict[str, ModelFactory]:
+        """Factories that the actors of this agent need: of models given as text, with a prefix of the user's own."""
+        return self.providers | registered_factories(self.models())
 
     def with_settings(self, **settings: Any) -> Self:
         """A copy with other settings."""

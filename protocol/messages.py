@@ -309,7 +309,10 @@ class ModelResponse(Frozen):
 
 
 class ModelChunk(Frozen):
-    """A piece of a streamed reply. Text pieces first, whole tool calls late, usage and stop reason last."""
+    """A piece of a streamed reply. Text pieces first, whole tool calls late, usage and stop reason last.
+
+    ``metadata`` is that of the message that the whole stream stands for: what the provider wants back with it.
+    """
 
     content: Text | None = None
     reasoning: Text | None = None
@@ -319,3 +322,4 @@ class ModelChunk(Frozen):
     stop_reason: FinishReason | None = None
     cost_usd: float | None = None
     model: Text | None = None
+    metadata: JsonObject = Field(default_factory=dict)

@@ -109,7 +109,7 @@ class AgentActor:
         opened = self._opened.setdefault(agent, {})
         if name not in opened:
             settings = agent.config.model_kwargs if name == agent.config.model else {}
-            opened[name] = model = resolve_model(name, **settings)
+            opened[name] = model = resolve_model(name, agent.providers, **settings)
             finalize(agent, _close_soon, asyncio.get_running_loop(), model).atexit = False
         return opened[name]
 

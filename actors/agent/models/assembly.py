@@ -65,6 +65,7 @@ class ReplyAssembly:
         self._drafts: list[_Draft] = []
         self._legacy: _Draft | None = None
         self.is_empty = True
+        self.has_ended = False  # the end is a line of its own, no event
         self._finish: Any = None
         self._usage: Usage | None = None
         self._cost: float | None = None

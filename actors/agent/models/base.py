@@ -48,6 +48,7 @@ async def collect(stream: AsyncIterable[ModelChunk]) -> ModelResponse:
     stop_reason: FinishReason | None = None
     cost_usd: float | None = None
     model: str | None = None
+    metadata: dict[str, Any] = {}
     async for chunk in stream:
         text.append(chunk.content or "")
         reasoning.append(chunk.reasoning or "")
@@ -56,8 +57,9 @@ async def collect(stream: AsyncIterable[ModelChunk]) -> ModelResponse:
         stop_reason = chunk.stop_reason or stop_reason
         cost_usd = cost_usd if chunk.cost_usd is None else chunk.cost_usd
         model = chunk.model or model
+        metadata |= chunk.metadata
     return ModelResponse(
-        message=Message.assistant("".join(text) or None, tool_calls=tuple(calls)),
+        message=Message.assistant("".join(text) or None, tool_calls=tuple(calls), **metadata),
         usage=usage,
         stop_reason=stop_reason or ("tool_calls" if calls else "stop"),
         reasoning="".join(reasoning) or None,
@@ -74,7 +76,12 @@ def pieces(response: ModelResponse) -> list[ModelChunk]:
     if response.tool_calls:
         chunks.append(ModelChunk(tool_calls=response.tool_calls))
     last = ModelChunk(
-        done=True, usage=response.usage, stop_reason=response.stop_reason, cost_usd=response.cost_usd, model=response.model
+        done=True,
+        usage=response.usage,
+        stop_reason=response.stop_reason,
+        cost_usd=response.cost_usd,
+        model=response.model,
+        metadata=response.message.metadata,
     )
     return [*chunks, last]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ....protocol.errors import ConfigurationError
 from .base import ModelProtocol
@@ -17,7 +17,7 @@ ModelFactory = Callable[..., ModelProtocol]
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """An OpenAI-compatible provider.
+    """A provider that is spoken to over HTTP.
 
     Attributes:
         base_url: the default; None when there is none.
@@ -25,6 +25,7 @@ class Preset:
         url_variable: environment variable of another base URL.
         needs_key: refuse to start without a key.
         settings: of the model, where the provider differs from the rest.
+        dialect: whose API it speaks.
     """
 
     base_url: str | None
@@ -32,6 +33,7 @@ class Preset:
     url_variable: str
     needs_key: bool = True
     settings: dict[str, Any] = field(default_factory=dict)
+    dialect: Literal["openai", "anthropic"] = "openai"
 
 
 def _hosted(base_url: str, name: str, **settings: Any) -> Preset:
@@ -45,6 +47,7 @@ def _local(port: int, name: str) -> Preset:
 _OPENAI_URL = "https://api.openai.com/v1"
 PRESETS: dict[str, Preset] = {
     "openai": Preset(_OPENAI_URL, "OPENAI_API_KEY", "OPENAI_BASE_URL"),
+    "anthropic": Preset("https://api.anthropic.com", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", dialect="anthropic"),
     "openai-compatible": Preset(None, "UMBEL_OPENAI_API_KEY", "UMBEL_OPENAI_BASE_URL", needs_key=False),
     "ollama": _local(11434, "OLLAMA"),
     "vllm": _local(8000, "VLLM"),
@@ -53,7 +56,7 @@ PRESETS: dict[str, Preset] = {
     "groq": _hosted("https://api.groq.com/openai/v1", "GROQ"),
     "openrouter": _hosted("https://openrouter.ai/api/v1", "OPENROUTER", extra_body={"usage": {"include": True}}),
     "together": _hosted("https://api.together.xyz/v1", "TOGETHER"),
-    "deepseek": _hosted("https://api.deepseek.com/v1", "DEEPSEEK"),
+    "deepseek": _hosted("https://api.deepseek.com/v1", "DEEPSEEK", supports_response_format=False),
     "mistral": _hosted("https://api.mistral.ai/v1", "MISTRAL", include_usage=False, tool_call_ids="nine"),
     "xai": _hosted("https://api.x.ai/v1", "XAI"),
     "fireworks": _hosted("https://api.fireworks.ai/inference/v1", "FIREWORKS"),
@@ -66,13 +69,15 @@ def _offline(name: str, **settings: Any) -> ModelProtocol:
     return OfflineModel(name, **settings)
 
 
-_factories: dict[str, ModelFactory] = {"offline": _offline}
+_BUILT_IN: dict[str, ModelFactory] = {"offline": _offline}
+_factories: dict[str, ModelFactory] = {}
 
 
 def register_provider(prefix: str, factory: ModelFactory) -> None:
     """Make ``"<prefix>:name"`` mean ``factory(name, **model_kwargs)``. A later registration replaces an earlier one.
 
-    Actors are other processes: register in a module that the agent's own module imports.
+    Actors are other processes: the factory travels with every agent that names the prefix, if it was registered before
+    the agent's first run. It must therefore be picklable, like a tool: a function or class, not a bound connection.
 
     Raises:
         ConfigurationError: the prefix is empty or holds a colon.
@@ -82,16 +87,23 @@ def register_provider(prefix: str, factory: ModelFactory) -> None:
     _factories[prefix.lower()] = factory
 
 
+def registered_factories(models: Iterable[Any]) -> dict[str, ModelFactory]:
+    """The factories that those of ``models`` need which are text: what a definition takes along to other processes."""
+    prefixes = {model.partition(":")[0].strip().lower() for model in models if isinstance(model, str)}
+    return {prefix: _factories[prefix] for prefix in sorted(prefixes & _factories.keys())}
+
+
 def known_prefixes() -> list[str]:
     """Every prefix that :func:`resolve_model` understands, sorted."""
-    return sorted(PRESETS.keys() | _factories.keys())
+    return sorted(PRESETS.keys() | _BUILT_IN.keys() | _factories.keys())
 
 
-def resolve_model(spec: str, **model_kwargs: Any) -> ModelProtocol:
+def resolve_model(spec: str, providers: Mapping[str, ModelFactory] | None = None, /, **model_kwargs: Any) -> ModelProtocol:
     """The model that ``spec`` names. Sends nothing.
 
     Args:
         spec: ``"provider:name"``, for example ``"openai:gpt-4o-mini"`` or ``"ollama:llama3.1:8b"``.
+        providers: factories by prefix that win over the registered ones.
         **model_kwargs: settings (:class:`ModelSettings`: ``base_url``, ``api_key``, ``timeout``...); anything else goes
             into request bodies (``temperature``).
 
@@ -102,20 +114,26 @@ def resolve_model(spec: str, **model_kwargs: Any) -> ModelProtocol:
     prefix, name = prefix.strip().lower(), name.strip()
     if not colon or not name:
         raise ConfigurationError(f"model {spec!r} must read 'provider:name', for example 'openai:gpt-4o-mini'")
-    factory = _factories.get(prefix)
+    factory = {**_BUILT_IN, **_factories, **(providers or {})}.get(prefix)
     if factory is not None:
         return factory(name, **model_kwargs)
     preset = PRESETS.get(prefix)
     if preset is None:
         raise ConfigurationError(_unknown(prefix, spec))
-    return OpenAICompatibleModel(name, provider=prefix, **_with_preset(prefix, preset, model_kwargs))
+    settings = _with_preset(prefix, preset, model_kwargs)
+    if preset.dialect == "anthropic":
+        from .anthropic import AnthropicModel
+
+        return AnthropicModel(name, provider=prefix, **settings)
+    return OpenAICompatibleModel(name, provider=prefix, **settings)
 
 
 def _unknown(prefix: str, spec: str) -> str:
     close = difflib.get_close_matches(prefix, known_prefixes(), n=1)
     guess = f"; did you mean {close[0]!r}?" if close else ""
     known = ", ".join(known_prefixes())
-    return f"unknown provider {prefix!r} in model {spec!r}{guess} Known: {known}. Add others with register_provider()"
+    advice = "Add others with register_provider(), before the first run of an agent that names them"
+    return f"unknown provider {prefix!r} in model {spec!r}{guess} Known: {known}. {advice}"
 
 
 def _with_preset(prefix: str, preset: Preset, given: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from .failures import from_payload
 from .history import paired
 
 SystemMessages = Literal["anywhere", "first_only"]
-CallIds = Literal["any", "nine"]
+CallIds = Literal["any", "nine", "word"]
 
 NOTE_MARK = "[System note] "
 MAX_CALL_ID = 40  # OpenAI refuses longer ones
@@ -54,7 +54,7 @@ def encode_messages(
     batch: Iterator[str] = iter(())
     for message in paired(messages):
         if message.role == "assistant":
-            ids = [_wire_id(call, used, call_ids) for call in message.tool_calls]
+            ids = [wire_id(call, used, call_ids) for call in message.tool_calls]
             batch = iter(ids)
             encoded.append(_encode_assistant(message, ids))
         elif message.role == "tool":  # right behind its call, so ids go by position
@@ -89,8 +89,11 @@ def _encode_arguments(call: ToolCall) -> str:
     return json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
 
 
-def _wire_id(call: ToolCall, used: set[str], call_ids: CallIds) -> str:
-    """The provider's own id where that is fit and free, else ours; unique within the request, equal in each."""
+def wire_id(call: ToolCall, used: set[str], call_ids: CallIds) -> str:
+    """The provider's own id where that is fit and free, else ours; unique within the request (``used``), equal in each.
+
+    ``call_ids`` says what is fit: ``nine`` letters and digits, a ``word`` of letters, digits, ``_`` and ``-``, or any.
+    """
     number = 0
     for candidate in (call.provider_id or "", call.id):
         if _fits(candidate, call_ids) and candidate not in used:
@@ -107,6 +110,8 @@ def _wire_id(call: ToolCall, used: set[str], call_ids: CallIds) -> str:
 def _fits(call_id: str, call_ids: CallIds) -> bool:
     if call_ids == "nine":
         return len(call_id) == 9 and call_id.isascii() and call_id.isalnum()
+    if call_ids == "word" and not call_id.replace("_", "").replace("-", "").isalnum():
+        return False
     return 0 < len(call_id) <= MAX_CALL_ID and call_id.isascii()
 
 
@@ -199,14 +204,14 @@ def decode_usage(data: Any) -> Usage | None:
     """Tokens as reported, or None when nothing was. Reasoning that a provider counts beside the completion is added."""
     if not isinstance(data, dict):
         return None
-    prompt, completion = _count(data, "prompt_tokens"), _count(data, "completion_tokens")
+    prompt, completion = count_of(data, "prompt_tokens"), count_of(data, "completion_tokens")
     details = data.get("prompt_tokens_details")
     details = details if isinstance(details, dict) else {}
     return Usage(
         prompt_tokens=prompt,
-        completion_tokens=max(completion, _count(data, "total_tokens") - prompt),
-        cached_tokens=_count(details, "cached_tokens") or _count(data, "prompt_cache_hit_tokens"),
-        cache_write_tokens=_count(details, "cache_write_tokens"),
+        completion_tokens=max(completion, count_of(data, "total_tokens") - prompt),
+        cached_tokens=count_of(details, "cached_tokens") or count_of(data, "prompt_cache_hit_tokens"),
+        cache_write_tokens=count_of(details, "cache_write_tokens"),
     )
 
 
@@ -256,6 +261,7 @@ def _decode_calls(message: Mapping[str, Any]) -> Iterator[ToolCall]:
         yield decode_call(entry.get("id"), function.get("name"), function.get("arguments"))
 
 
-def _count(data: Mapping[str, Any], name: str) -> int:
+def count_of(data: Mapping[str, Any], name: str) -> int:
+    """A field that counts something; 0 for anything that is no number."""
     value = data.get(name)
     return max(int(value), 0) if isinstance(value, int | float) and math.isfinite(value) else 0
