@@ -1,32 +1,33 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from itertools import pairwise
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umbel.actors.supervisor.reasoning.causal import CausalChain, Conflict
+from umbel.actors.supervisor.reasoning.causal import CausalChain, Conflict, NodeType, Relationship
 from umbel.protocol.errors import ConfigurationError
 
-RELATIONSHIPS = ["causes", "correlates_with", "precedes", "inhibits"]
+RELATIONSHIPS: tuple[Relationship, ...] = get_args(Relationship)
 names = st.sampled_from("abcdef")
 graphs = st.sets(st.tuples(names, names, st.sampled_from(RELATIONSHIPS)), max_size=14).map(sorted)
 
 
-def chain_of(*edges: Any, nodes: str = "") -> CausalChain:
+def chain_of(*edges: str | tuple[str, Relationship], nodes: str = "") -> CausalChain:
     """A chain of edges given as ("ab", relationship) or just "ab" for a cause; nodes are single letters."""
-    pairs = [(edge, "causes") if isinstance(edge, str) else edge for edge in edges]
+    pairs: list[tuple[str, Relationship]] = [(edge, "causes") if isinstance(edge, str) else edge for edge in edges]
     chain = CausalChain()
     for name in dict.fromkeys([*nodes, *(letter for pair, _ in pairs for letter in pair)]):
         chain.add_node(name)
-    for (source, target), relationship in pairs:
-        chain.add_edge(source, target, relationship)
+    for pair, relationship in pairs:
+        chain.add_edge(pair[0], pair[1], relationship)
     return chain
 
 
-def drawn(edges: list[tuple[str, str, str]]) -> CausalChain:
+def drawn(edges: list[tuple[str, str, Relationship]]) -> CausalChain:
     return chain_of(*((source + target, relationship) for source, target, relationship in edges), nodes="abcdef")
 
 
@@ -40,9 +41,11 @@ class TestBuilding:
         chain = chain_of(nodes="ab")
         assert (chain.nodes[0].node_type, chain.nodes[0].confidence, chain.nodes[0].label) == ("unknown", 0.5, "a")
         for relationship in RELATIONSHIPS:
-            assert chain.add_edge("a", "b", relationship).confidence == 0.5  # type: ignore[arg-type]
-        for node_type in ("root_cause", "intermediate", "symptom", "unknown"):
-            assert chain.add_node(node_type, node_type=node_type).node_type == node_type  # type: ignore[arg-type]
+            assert chain.add_edge("a", "b", relationship).confidence == 0.5
+        for node_type in get_args(NodeType):
+            assert chain.add_node(node_type, node_type=node_type).node_type == node_type
+        assert set(RELATIONSHIPS) == {"causes", "correlates_with", "precedes", "inhibits"}
+        assert set(get_args(NodeType)) == {"root_cause", "intermediate", "symptom", "unknown"}
 
     @pytest.mark.spec("REAS-43")
     def test_an_id_is_used_once(self) -> None:
@@ -114,13 +117,15 @@ class TestPath:
 
     @pytest.mark.spec("REAS-45")
     @given(graphs, names, names)
-    def test_every_step_is_an_edge_of_the_asked_kind(self, edges: list[tuple[str, str, str]], source: str, target: str) -> None:
+    def test_every_step_is_an_edge_of_the_asked_kind(
+        self, edges: list[tuple[str, str, Relationship]], source: str, target: str
+    ) -> None:
         chain = drawn(edges)
         causal, every = chain.path(source, target), chain.path(source, target, causal_only=False)
         for path, allowed in ((causal, {"causes"}), (every, set(RELATIONSHIPS))):
             if path is not None:
                 assert (path[0], path[-1], len(set(path))) == (source, target, len(path))
-                steps = set(zip(path, path[1:], strict=False))
+                steps = set(pairwise(path))
                 assert steps <= {(one, other) for one, other, relationship in edges if relationship in allowed}
         if causal is not None:
             assert every is not None
@@ -154,7 +159,7 @@ class TestConflicts:
 
     @pytest.mark.spec("REAS-46")
     @given(graphs)
-    def test_exactly_the_edges_on_cycles_are_covered(self, edges: list[tuple[str, str, str]]) -> None:
+    def test_exactly_the_edges_on_cycles_are_covered(self, edges: list[tuple[str, str, Relationship]]) -> None:
         chain = drawn(edges)
         causal = {(source, target) for source, target, relationship in edges if relationship == "causes"}
         covered = set()
@@ -206,7 +211,7 @@ class TestEvents:
 class TestStoring:
     @pytest.mark.spec("REAS-48")
     @given(graphs)
-    def test_it_survives_a_round_trip(self, edges: list[tuple[str, str, str]]) -> None:
+    def test_it_survives_a_round_trip(self, edges: list[tuple[str, str, Relationship]]) -> None:
         chain = drawn(edges)
         chain.add_node("why", id="z", node_type="root_cause", evidence=["log"], confidence=0.7)
         back = CausalChain.from_dict(json.loads(json.dumps(chain.to_dict())))
