@@ -14,12 +14,12 @@ from .agent.conversation.tokens import schema_tokens
 from .agent.models.catalogue import price_of
 from .agent.models.leaked_calls import check_formats, family_of, formats_of
 from .agent.models.registry import ModelFactory, registered_factories
+from .builtin_tools import CATALOGUE_NOTE, with_builtin_tools
 from .checkpoints.registry import resolve_url
 from .runnable import Runnable
 from .supervisor.hooks.dispatch import Hooks
 from .supervisor.reasoning.reflexion import Reflector
 from .supervisor.structured import schema_instruction
-from .builtin_tools import CATALOGUE_NOTE, with_builtin_tools
 from .tools.decorator import Tool, require_tools
 
 

@@ -11,7 +11,9 @@ from .tools.builtin.fetch import web_fetch_tool
 from .tools.builtin.search import web_search_tool
 from .tools.decorator import Tool, require_tools
 
-CATALOGUE_NOTE = "Further tools exist that are not listed: find them with tool_search before you say that something cannot be done."
+CATALOGUE_NOTE = (
+    "Further tools exist that are not listed: find them with tool_search before you say that something cannot be done."
+)
 
 
 def with_builtin_tools(config: AgentConfig, plugin_tools: Iterable[Tool] = ()) -> AgentConfig:

@@ -248,7 +248,8 @@ class Runnable:
         if thread_id is None:
             outcome = result.outcome if result is not None else self._only_paused()
             thread_id = outcome.thread_id
-            state = None if thread_id is not None else outcome.state_json or to_json(outcome.state)
+            if thread_id is None:
+                state = outcome.state_json if outcome.state is None else to_json(outcome.state)
         request = self._request(runtime, "", thread_id, **_rest(options))
         return runtime, request.evolve(mode="resume", answers=answers, perform=perform, state=state)
 

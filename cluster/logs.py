@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from ..actors.tools.context import current_tool_context
 from ..actors.tools.redaction import redact
-from ..protocol.config import Settings
+from ..protocol.settings import Settings
 from ..protocol.errors import ConfigurationError
 
 DEFAULT_LEVELS = {"root": "WARNING", "umbel": "INFO"}

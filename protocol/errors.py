@@ -19,6 +19,7 @@
     │   ├── RunFailed                 the loop ended with an exception
     │   ├── RunLost                   the supervisor died and nothing durable was kept
     │   ├── ThreadBusy                another run holds the thread
+    │   ├── NotPaused                 nothing to resume, or an answer that fits no question (also a LookupError)
     │   ├── GuardrailViolation        a hook refuses the prompt (also a ValueError)
     │   ├── JudgeFailed               a model that judges an answer gave no verdict
     │   └── GsarRejected              the answer is not grounded well enough for the gate (also a ValueError)
@@ -418,7 +419,7 @@ __all__ = [
     "ActorError", "AuthenticationFailed", "BadRequest", "CheckpointConflict", "CheckpointError", "ConfigurationError",
     "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "GsarRejected", "GuardrailViolation",
     "InvalidArguments", "JudgeFailed", "MalformedResponse", "MessageTooLarge", "MissingExtra", "ModelConnectionError",
-    "ModelError", "ModelServerError", "ModelTimeout", "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost",
+    "ModelError", "ModelServerError", "ModelTimeout", "NotPaused", "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost",
     "ProtocolError", "RateLimited", "RemoteError", "RequestCancelled", "RunError", "RunFailed", "RunLost", "RuntimeClosed",
     "SchemaVersionError", "StaleEpoch", "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout",
     "UmbelError", "UnknownKind", "UnknownTool", "from_wire",

@@ -392,8 +392,8 @@ class AgentState(Frozen):
         for message in reversed(self.messages):
             if message.role == "assistant":
                 return not message.tool_calls
-            if message.role == "user":
-                return False
+            if message.role != "tool":
+                return False  # somebody spoke since, or the reply was sent back with a note
         return False
 
     # Storing

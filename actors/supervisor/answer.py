@@ -87,7 +87,7 @@ def send_back(run: Run) -> None:
 
 
 async def empty_reply(run: Run) -> str | None:
-    """Nudge a bounded number of times, then ask without tools; only if that gives nothing, too, give up. Source: OURS-9, LOOP-59."""
+    """Nudge a bounded number of times, then ask without tools; if that gives nothing, too, give up. Source: OURS-9, LOOP-59."""
     run.empty_replies += 1
     if run.empty_replies <= run.config.max_empty_replies:
         run.note(EMPTY_REPLY)
@@ -107,7 +107,7 @@ async def empty_reply(run: Run) -> str | None:
 
 
 async def grounded(run: Run, text: str) -> str | None:
-    """Compare the answer with what the tools returned: ``complete``, None when it is sent back, or ``grounding_failed``."""
+    """Compare the answer with the tools' results: ``complete``, None when it is sent back, or ``grounding_failed``."""
     config, memo = run.agent.grounding, run.memo
     memo.groundings += 1
     try:
@@ -127,7 +127,8 @@ async def grounded(run: Run, text: str) -> str | None:
         return "complete"
     if memo.groundings > config.max_replans:
         return "grounding_failed"
-    run.note(verdict.guidance)
+    if verdict.guidance is not None:
+        run.note(verdict.guidance)
     send_back(run)
     return None
 
@@ -136,7 +137,7 @@ async def grounded(run: Run, text: str) -> str | None:
 
 
 async def verified(run: Run, text: str) -> str | None:
-    """Ask the verifier; a rejected draft goes back, and once too often a fallback may replace it. Source: LOOP-67 to LOOP-72."""
+    """Ask the verifier; a rejected draft goes back; the last one a fallback may replace. Source: LOOP-67 to LOOP-72."""
     memo, config = run.memo, run.config
     draft = FinalAnswer(text, run.state, run.info, memo.rejected)
     try:
@@ -146,7 +147,8 @@ async def verified(run: Run, text: str) -> str | None:
         release(run)
         return "complete"
     if isinstance(verdict, Continuation):
-        return _go_on(run, draft, verdict)
+        _go_on(run, draft, verdict)
+        return None
     if not verdict:
         _tell(run, draft, passed=True)
         release(run)

@@ -25,7 +25,7 @@ def asking(slot: Any, request: InterruptRequest, child: dict[str, Any] | None = 
 
 
 def take_answers(run: Run, answers: dict[str, Any], *, perform: bool) -> list[tuple[PendingInterrupt, ...]]:
-    """The calls that go on, each with its interrupts (several only for a child run that asked several things); they wait no more.
+    """The calls that go on, each with its interrupts (several only where a child run asked several things).
 
     Args:
         run: the paused run.

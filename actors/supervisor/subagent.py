@@ -91,7 +91,7 @@ def concluded(run: Run, slot: Any, outcome: RunOutcome) -> ToolResult:
     if outcome.error is not None:
         return refuse(call, f"{call.name} failed: {outcome.error['message']}", str(outcome.error["code"]))
     if outcome.stop_reason == "interrupted":
-        state = json.loads(outcome.state_json) if outcome.state is None else outcome.state.model_dump(mode="json")
+        state = json.loads(outcome.state_json or b"{}") if outcome.state is None else outcome.state.model_dump(mode="json")
         slot.asks = tuple(_asked(slot, question, state) for question in outcome.interrupts)
         return refuse(call, f"{call.name} waits for an answer", "interrupted")
     if not outcome.success:

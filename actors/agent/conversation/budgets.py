@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import Field, ValidationError
 
-from ....protocol.config import Settings
+from ....protocol.settings import Settings
 from ....protocol.errors import ConfigurationError
 
 MOST_RESERVED = 20_000

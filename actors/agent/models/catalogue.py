@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from ....protocol.config import Settings
+from ....protocol.settings import Settings
 from ....protocol.errors import ConfigurationError
 from ....protocol.messages import Frozen, Usage
 from ....protocol.state import token_cost

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import Field, ValidationError
 
-from ....protocol.config import Settings
+from ....protocol.settings import Settings
 from ....protocol.errors import ConfigurationError, ModelError, Overloaded, RateLimited, UmbelError
 from ....protocol.messages import Message, ModelChunk, ModelResponse
 from .base import ModelProtocol, aclose

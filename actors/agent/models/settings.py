@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field, SecretStr, ValidationError
 
-from ....protocol.config import Settings
+from ....protocol.settings import Settings
 from ....protocol.errors import ConfigurationError
 from .wire import CallIds, SystemMessages
 
