@@ -23,6 +23,27 @@ if TYPE_CHECKING:
     from .actors.runnable import (
         Runnable as Runnable,
     )
+    from .actors.tools.builtin.completion import (
+        task_complete as task_complete,
+    )
+    from .actors.tools.builtin.dates import (
+        get_today_date as get_today_date,
+    )
+    from .actors.tools.builtin.fetch import (
+        web_fetch_tool as web_fetch_tool,
+    )
+    from .actors.tools.builtin.http import (
+        HttpFetcher as HttpFetcher,
+    )
+    from .actors.tools.builtin.question import (
+        ask_user as ask_user,
+    )
+    from .actors.tools.builtin.search import (
+        SearchHit as SearchHit,
+    )
+    from .actors.tools.builtin.search import (
+        web_search_tool as web_search_tool,
+    )
     from .actors.tools.context import (
         ToolContext as ToolContext,
     )
@@ -35,8 +56,23 @@ if TYPE_CHECKING:
     from .actors.tools.decorator import (
         tool as tool,
     )
+    from .actors.tools.interrupt import (
+        Interrupt as Interrupt,
+    )
     from .actors.tools.output import (
         ToolOutput as ToolOutput,
+    )
+    from .actors.tools.result_store import (
+        DirectoryResultStore as DirectoryResultStore,
+    )
+    from .actors.tools.result_store import (
+        MemoryResultStore as MemoryResultStore,
+    )
+    from .actors.tools.result_store import (
+        ResultStore as ResultStore,
+    )
+    from .actors.tools.result_store import (
+        StoredResults as StoredResults,
     )
     from .cluster.fleet import (
         Fleet as Fleet,
@@ -85,6 +121,9 @@ if TYPE_CHECKING:
     )
     from .protocol.errors import (
         DefinitionError as DefinitionError,
+    )
+    from .protocol.errors import (
+        FetchRefused as FetchRefused,
     )
     from .protocol.errors import (
         InvalidArguments as InvalidArguments,
@@ -249,6 +288,9 @@ if TYPE_CHECKING:
         ToolStartEvent as ToolStartEvent,
     )
     from .protocol.messages import (
+        InterruptRequest as InterruptRequest,
+    )
+    from .protocol.messages import (
         Message as Message,
     )
     from .protocol.messages import (
@@ -332,12 +374,41 @@ _HOMES = {
     "actors.agent.models.registry": ("register_provider",),
     "actors.agent.models.retry": ("RetryPolicy",),
     "actors.runnable": ("Runnable",),
-    "actors.tools.context": ("ToolContext", "current_tool_context"),
-    "actors.tools.decorator": ("Tool", "tool"),
+    "actors.tools.builtin.completion": ("task_complete",),
+    "actors.tools.builtin.dates": ("get_today_date",),
+    "actors.tools.builtin.fetch": ("web_fetch_tool",),
+    "actors.tools.builtin.http": ("HttpFetcher",),
+    "actors.tools.builtin.question": ("ask_user",),
+    "actors.tools.builtin.search": (
+        "SearchHit",
+        "web_search_tool",
+    ),
+    "actors.tools.context": (
+        "ToolContext",
+        "current_tool_context",
+    ),
+    "actors.tools.decorator": (
+        "Tool",
+        "tool",
+    ),
+    "actors.tools.interrupt": ("Interrupt",),
     "actors.tools.output": ("ToolOutput",),
-    "cluster.fleet": ("Fleet", "FleetReport"),
+    "actors.tools.result_store": (
+        "DirectoryResultStore",
+        "MemoryResultStore",
+        "ResultStore",
+        "StoredResults",
+    ),
+    "cluster.fleet": (
+        "Fleet",
+        "FleetReport",
+    ),
     "cluster.runtime": ("Runtime",),
-    "protocol.config": ("AgentConfig", "Placement", "Topology"),
+    "protocol.config": (
+        "AgentConfig",
+        "Placement",
+        "Topology",
+    ),
     "protocol.errors": (
         "ActorError",
         "AuthenticationFailed",
@@ -349,6 +420,7 @@ _HOMES = {
         "DeadlineExceeded",
         "DecodeError",
         "DefinitionError",
+        "FetchRefused",
         "InvalidArguments",
         "MalformedResponse",
         "MessageTooLarge",
@@ -406,9 +478,24 @@ _HOMES = {
         "ToolProgressEvent",
         "ToolStartEvent",
     ),
-    "protocol.messages": ("Message", "ModelChunk", "ModelResponse", "ToolCall", "ToolResult", "Usage"),
-    "protocol.results": ("AgentResult", "Metrics"),
-    "protocol.state": ("AgentState", "ReasoningStep", "ToolExecution"),
+    "protocol.messages": (
+        "InterruptRequest",
+        "Message",
+        "ModelChunk",
+        "ModelResponse",
+        "ToolCall",
+        "ToolResult",
+        "Usage",
+    ),
+    "protocol.results": (
+        "AgentResult",
+        "Metrics",
+    ),
+    "protocol.state": (
+        "AgentState",
+        "ReasoningStep",
+        "ToolExecution",
+    ),
     "protocol.termination": (
         "And",
         "ConfidenceMet",

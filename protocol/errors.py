@@ -34,7 +34,8 @@
     │   ├── InvalidArguments
     │   ├── ToolTimeout
     │   ├── ToolCrashed               its process died
-    │   └── OutcomeUnknown            it may or may not have run
+    │   ├── OutcomeUnknown            it may or may not have run
+    │   └── FetchRefused              a URL leads to where tools may not go
     ├── CheckpointError
     │   ├── CheckpointConflict        the stored thread moved on
     │   ├── StoreUnavailable
@@ -312,6 +313,12 @@ class OutcomeUnknown(ToolError):
     code = "outcome_unknown"
 
 
+class FetchRefused(ToolError):
+    """A URL leads to an address that tools may not reach."""
+
+    code = "fetch_refused"
+
+
 class CheckpointError(UmbelError):
     """A checkpoint could not be written or read."""
 
@@ -375,10 +382,10 @@ _BY_CODE = _tree(UmbelError)
 
 __all__ = [
     "ActorError", "AuthenticationFailed", "BadRequest", "CheckpointConflict", "CheckpointError", "ConfigurationError",
-    "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "InvalidArguments", "MalformedResponse",
-    "MessageTooLarge", "MissingExtra", "ModelConnectionError", "ModelError", "ModelServerError", "ModelTimeout",
-    "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost", "ProtocolError", "RateLimited", "RemoteError",
-    "RequestCancelled", "RunError", "RunFailed", "RunLost", "RuntimeClosed", "SchemaVersionError", "StaleEpoch",
-    "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout", "UmbelError", "UnknownKind", "UnknownTool",
-    "from_wire",
+    "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "FetchRefused", "InvalidArguments",
+    "MalformedResponse", "MessageTooLarge", "MissingExtra", "ModelConnectionError", "ModelError", "ModelServerError",
+    "ModelTimeout", "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost", "ProtocolError", "RateLimited",
+    "RemoteError", "RequestCancelled", "RunError", "RunFailed", "RunLost", "RuntimeClosed", "SchemaVersionError",
+    "StaleEpoch", "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout", "UmbelError", "UnknownKind",
+    "UnknownTool", "from_wire",
 ]  # fmt: skip
