@@ -107,6 +107,27 @@ if TYPE_CHECKING:
     from .actors.supervisor.reasoning.causal import (
         CausalNode as CausalNode,
     )
+    from .actors.tools.builtin.completion import (
+        task_complete as task_complete,
+    )
+    from .actors.tools.builtin.dates import (
+        get_today_date as get_today_date,
+    )
+    from .actors.tools.builtin.fetch import (
+        web_fetch_tool as web_fetch_tool,
+    )
+    from .actors.tools.builtin.http import (
+        HttpFetcher as HttpFetcher,
+    )
+    from .actors.tools.builtin.question import (
+        ask_user as ask_user,
+    )
+    from .actors.tools.builtin.search import (
+        SearchHit as SearchHit,
+    )
+    from .actors.tools.builtin.search import (
+        web_search_tool as web_search_tool,
+    )
     from .actors.tools.context import (
         ToolContext as ToolContext,
     )
@@ -119,8 +140,23 @@ if TYPE_CHECKING:
     from .actors.tools.decorator import (
         tool as tool,
     )
+    from .actors.tools.interrupt import (
+        Interrupt as Interrupt,
+    )
     from .actors.tools.output import (
         ToolOutput as ToolOutput,
+    )
+    from .actors.tools.result_store import (
+        DirectoryResultStore as DirectoryResultStore,
+    )
+    from .actors.tools.result_store import (
+        MemoryResultStore as MemoryResultStore,
+    )
+    from .actors.tools.result_store import (
+        ResultStore as ResultStore,
+    )
+    from .actors.tools.result_store import (
+        StoredResults as StoredResults,
     )
     from .cluster.fleet import (
         Fleet as Fleet,
@@ -169,6 +205,9 @@ if TYPE_CHECKING:
     )
     from .protocol.errors import (
         DefinitionError as DefinitionError,
+    )
+    from .protocol.errors import (
+        FetchRefused as FetchRefused,
     )
     from .protocol.errors import (
         GsarRejected as GsarRejected,
@@ -342,6 +381,9 @@ if TYPE_CHECKING:
         ToolStartEvent as ToolStartEvent,
     )
     from .protocol.messages import (
+        InterruptRequest as InterruptRequest,
+    )
+    from .protocol.messages import (
         Message as Message,
     )
     from .protocol.messages import (
@@ -399,10 +441,10 @@ if TYPE_CHECKING:
         MaxIterations as MaxIterations,
     )
     from .protocol.termination import (
-        Not as Not,
+        NoToolCalls as NoToolCalls,
     )
     from .protocol.termination import (
-        NoToolCalls as NoToolCalls,
+        Not as Not,
     )
     from .protocol.termination import (
         Or as Or,
@@ -453,9 +495,17 @@ _HOMES = {
     "actors.supervisor.hooks.steering": ("SteeringHook",),
     "actors.supervisor.hooks.telemetry": ("TelemetryHook",),
     "actors.supervisor.reasoning.causal": ("CausalChain", "CausalEdge", "CausalNode"),
+    "actors.tools.builtin.completion": ("task_complete",),
+    "actors.tools.builtin.dates": ("get_today_date",),
+    "actors.tools.builtin.fetch": ("web_fetch_tool",),
+    "actors.tools.builtin.http": ("HttpFetcher",),
+    "actors.tools.builtin.question": ("ask_user",),
+    "actors.tools.builtin.search": ("SearchHit", "web_search_tool"),
     "actors.tools.context": ("ToolContext", "current_tool_context"),
     "actors.tools.decorator": ("Tool", "tool"),
+    "actors.tools.interrupt": ("Interrupt",),
     "actors.tools.output": ("ToolOutput",),
+    "actors.tools.result_store": ("DirectoryResultStore", "MemoryResultStore", "ResultStore", "StoredResults"),
     "cluster.fleet": ("Fleet", "FleetReport"),
     "cluster.runtime": ("Runtime",),
     "protocol.config": ("AgentConfig", "Placement", "Topology"),
@@ -470,6 +520,7 @@ _HOMES = {
         "DeadlineExceeded",
         "DecodeError",
         "DefinitionError",
+        "FetchRefused",
         "GsarRejected",
         "GuardrailViolation",
         "InvalidArguments",
@@ -530,7 +581,7 @@ _HOMES = {
         "ToolProgressEvent",
         "ToolStartEvent",
     ),
-    "protocol.messages": ("Message", "ModelChunk", "ModelResponse", "ToolCall", "ToolResult", "Usage"),
+    "protocol.messages": ("InterruptRequest", "Message", "ModelChunk", "ModelResponse", "ToolCall", "ToolResult", "Usage"),
     "protocol.reasoning": ("GroundingConfig", "GsarConfig", "ReflexionConfig"),
     "protocol.results": ("AgentResult", "Metrics"),
     "protocol.state": ("AgentState", "ReasoningStep", "ToolExecution"),

@@ -38,7 +38,8 @@
     │   ├── InvalidArguments
     │   ├── ToolTimeout
     │   ├── ToolCrashed               its process died
-    │   └── OutcomeUnknown            it may or may not have run
+    │   ├── OutcomeUnknown            it may or may not have run
+    │   └── FetchRefused              a URL leads to where tools may not go
     ├── CheckpointError
     │   ├── CheckpointConflict        the stored thread moved on
     │   ├── StoreUnavailable
@@ -354,6 +355,12 @@ class OutcomeUnknown(ToolError):
     code = "outcome_unknown"
 
 
+class FetchRefused(ToolError):
+    """A URL leads to an address that tools may not reach."""
+
+    code = "fetch_refused"
+
+
 class CheckpointError(UmbelError):
     """A checkpoint could not be written or read."""
 
@@ -417,10 +424,10 @@ _BY_CODE = _tree(UmbelError)
 
 __all__ = [
     "ActorError", "AuthenticationFailed", "BadRequest", "CheckpointConflict", "CheckpointError", "ConfigurationError",
-    "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "GsarRejected", "GuardrailViolation",
-    "InvalidArguments", "JudgeFailed", "MalformedResponse", "MessageTooLarge", "MissingExtra", "ModelConnectionError",
-    "ModelError", "ModelServerError", "ModelTimeout", "NotPaused", "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost",
-    "ProtocolError", "RateLimited", "RemoteError", "RequestCancelled", "RunError", "RunFailed", "RunLost", "RuntimeClosed",
-    "SchemaVersionError", "StaleEpoch", "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout",
-    "UmbelError", "UnknownKind", "UnknownTool", "from_wire",
+    "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "FetchRefused", "GsarRejected",
+    "GuardrailViolation", "InvalidArguments", "JudgeFailed", "MalformedResponse", "MessageTooLarge", "MissingExtra",
+    "ModelConnectionError", "ModelError", "ModelServerError", "ModelTimeout", "NotPaused", "NotStorable", "OutcomeUnknown",
+    "Overloaded", "PeerLost", "ProtocolError", "RateLimited", "RemoteError", "RequestCancelled", "RunError", "RunFailed",
+    "RunLost", "RuntimeClosed", "SchemaVersionError", "StaleEpoch", "StoreUnavailable", "ThreadBusy", "ToolCrashed",
+    "ToolError", "ToolTimeout", "UmbelError", "UnknownKind", "UnknownTool", "from_wire",
 ]  # fmt: skip

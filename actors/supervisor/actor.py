@@ -74,7 +74,7 @@ class SupervisorActor:
         finally:
             if deadline is not None:
                 deadline.cancel()
-            del self._runs[run.id]
+            del self._runs[request.run_id]  # a resumed run has the id that it began with
 
     def _forget(self, channel: Channel, run_id: str) -> None:
         """Tell an agent actor, a batch at a time, which conversations it may drop."""

@@ -14,7 +14,7 @@ from umbel import Agent, Runtime, ToolContext, current_tool_context, tool
 from umbel.actors.link import Link, LocalLink
 from umbel.actors.tools.decorator import Tool
 from umbel.actors.tools.interrupt import Interrupt, request_in
-from umbel.actors.tools.invoke import invoke
+from umbel.actors.tools.invoke import Asked, invoke
 from umbel.cluster.host import Identity, RayTransport
 from umbel.protocol.codec import decode, encode
 from umbel.protocol.commands import ExecuteCall, ToolReply
@@ -25,26 +25,24 @@ Make = Callable[..., Any]
 Execute = Callable[..., Awaitable[ToolReply]]
 
 
-@tool
 async def on_the_loop(ctx: ToolContext, item: str) -> str:
     answer = ctx.interrupt(f"Delete {item}?", ["yes", "no"], {"reason": {"type": "string"}}, {"risk": 3})
     return f"{item}: {answer} {ctx.answered}"
 
 
-@tool
 def beside_the_loop(ctx: ToolContext, item: str) -> str:
     answer = ctx.interrupt(f"Delete {item}?", ["yes", "no"], {"reason": {"type": "string"}}, {"risk": 3})
     return f"{item}: {answer} {ctx.answered}"
 
 
 WHERE = {
-    "async": on_the_loop,
-    "sync": beside_the_loop,
-    "async in a process": tool(name="async_process", isolation="process")(on_the_loop.function),
-    "sync in a thread": tool(name="sync_thread", isolation="thread")(beside_the_loop.function),
-    "sync with a deadline": tool(name="sync_deadline", timeout=30)(beside_the_loop.function),
-    "async with a deadline": tool(name="async_deadline", timeout=30)(on_the_loop.function),
-    "retried": tool(name="retried", retries=2, idempotent=True)(on_the_loop.function),
+    "async": tool(on_the_loop),
+    "sync": tool(beside_the_loop),
+    "async in a process": tool(name="async_process", isolation="process")(on_the_loop),
+    "sync in a thread": tool(name="sync_thread", isolation="thread")(beside_the_loop),
+    "sync with a deadline": tool(name="sync_deadline", timeout=30)(beside_the_loop),
+    "async with a deadline": tool(name="async_deadline", timeout=30)(on_the_loop),
+    "retried": tool(name="retried", retries=2, idempotent=True)(on_the_loop),
 }
 
 
@@ -157,8 +155,8 @@ async def test_a_body_that_handles_errors_does_not_swallow_the_question(request_
 
     for each in (careful, deep):
         result = await invoke(*request_for(each))
-        assert result.code == "interrupted"
-        assert result.interrupt.question == "Sure?"
+        assert isinstance(result, Asked)
+        assert (result.code, result.interrupt.question) == ("interrupted", "Sure?")
 
 
 @pytest.mark.spec("OURS-2", "TOOL-26")

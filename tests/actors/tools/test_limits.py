@@ -190,8 +190,8 @@ async def test_a_failing_store_loses_nothing_that_a_cut_keeps(kind: type[Plain],
 
 
 async def test_a_directory_keeps_each_content_once(tmp_path: Path) -> None:
-    store = pickle.loads(pickle.dumps(DirectoryResultStore(tmp_path / "deep" / "results")))
-    assert isinstance(store, ResultStore)
+    store: DirectoryResultStore = pickle.loads(pickle.dumps(DirectoryResultStore(tmp_path / "deep" / "results")))
+    assert issubclass(DirectoryResultStore, ResultStore)
     text = "a\r\nb\n\u2028é" * 5_000
     key = result_key(text)
     assert store.load(key) is None
