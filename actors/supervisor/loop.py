@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from ...protocol.errors import NotPaused
 from ...protocol.events import CustomEvent
 from ...protocol.messages import ModelResponse
 from ...protocol.results import RunOutcome
@@ -53,6 +54,9 @@ async def run_turn(run: Run) -> RunOutcome:
             await save(run, final=True)
             raise
         reason = run.stopping
+    except NotPaused as refused:
+        run.state = run.agent.blank_state  # nothing has happened: what is stored stays as it is
+        reason, error = "error", refused
     except Exception as caught:  # whatever a model, a hook, a condition or a store raised ends the turn as an error
         logger.debug("run %s failed", run.id, exc_info=True)
         reason, error = "error", caught
