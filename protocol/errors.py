@@ -222,23 +222,9 @@ class JudgeFailed(RunError):
 
 
 class GsarRejected(RunError, ValueError):
-    """The answer did not pass the gate of typed grounding: its decision is not ``proceed``.
-
-    ``details`` hold ``decision``, ``score`` (0 to 1), ``reason``, and ``judge_error`` when the judge itself failed.
-    """
+    """The answer did not pass typed grounding; ``details``: ``decision``, ``score`` (0 to 1), ``reason``, ``judge_error``."""
 
     code = "gsar_rejected"
-
-    @property
-    def decision(self) -> str:
-        """``regenerate``, ``replan`` or ``abstain``."""
-        return str(self.details.get("decision", "abstain"))
-
-    @property
-    def score(self) -> float | None:
-        """The grounding score, 0 to 1, if there is one."""
-        value = self.details.get("score")
-        return None if value is None else float(value)
 
 
 class ModelError(UmbelError):

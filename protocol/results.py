@@ -111,7 +111,7 @@ class RunOutcome(Frozen):
         parsed: structured output as JSON, or None.
         parse_error: why there is none, when it was asked for.
         grounding_score, ungrounded_claims: the grounding judge's verdict, if there was one.
-        gsar: the typed grounding's verdict: ``score``, ``decision`` and the judge's output.
+        gsar_score, gsar_decision, gsar_judgement: what typed grounding said of the answer, if it was asked for.
         started_at, completed_at: UTC.
     """
 
@@ -132,7 +132,9 @@ class RunOutcome(Frozen):
     parse_error: Text | None = None
     grounding_score: float | None = None
     ungrounded_claims: tuple[Text, ...] = ()
-    gsar: JsonObject | None = None
+    gsar_score: float | None = None
+    gsar_decision: Text | None = None
+    gsar_judgement: JsonObject | None = None
     started_at: AwareDatetime | None = None
     completed_at: AwareDatetime | None = None
 
@@ -228,6 +230,21 @@ class AgentResult:
     def ungrounded_claims(self) -> tuple[str, ...]:
         """Claims that the grounding judge found no evidence for."""
         return self.outcome.ungrounded_claims
+
+    @property
+    def gsar_score(self) -> float | None:
+        """The score of typed grounding, 0 to 1, if it was asked for."""
+        return self.outcome.gsar_score
+
+    @property
+    def gsar_decision(self) -> str | None:
+        """``proceed``, ``regenerate``, ``replan`` or ``abstain``, if typed grounding was asked for."""
+        return self.outcome.gsar_decision
+
+    @property
+    def gsar_judgement(self) -> dict[str, Any] | None:
+        """The judge's output as plain JSON values: status, claims by cell, reason, and ``error`` when the judge failed."""
+        return self.outcome.gsar_judgement
 
     @property
     def started_at(self) -> datetime | None:

@@ -119,6 +119,16 @@ class TestResult:
         assert (result.metrics, result.iterations) == (OUTCOME.metrics, 2)
         assert (result.started_at, result.completed_at) == (NOW, NOW)
         assert (result.grounding_score, result.ungrounded_claims, result.parsed, result.parse_error) == (None, (), None, None)
+        assert (result.gsar_score, result.gsar_decision, result.gsar_judgement) == (None, None, None)
+
+    @pytest.mark.spec("API-47")
+    def test_verdicts_of_judges_reach_the_caller(self) -> None:
+        said = {"status": "resolved", "decision": "replan"}
+        verdicts = {"grounding_score": 0.4, "ungrounded_claims": ("c",), "gsar_score": 0.3, "gsar_decision": "replan"}
+        outcome = RunOutcome.model_validate_json(OUTCOME.evolve(**verdicts, gsar_judgement=said).model_dump_json())
+        result = AgentResult.from_outcome(outcome)
+        assert {name: getattr(result, name) for name in verdicts} == verdicts
+        assert result.gsar_judgement == said
 
     def test_the_raw_reason_is_kept(self) -> None:
         outcome = OUTCOME.evolve(reason="tool_called:x", stop_reason="terminal_tool")

@@ -45,7 +45,7 @@ async def put_to_judge(prompt: str, ask: Ask) -> str:
     """The judge's reply to one message in the user's role.
 
     Raises:
-        JudgeFailed: the call failed, or the reply has no text.
+        JudgeFailed: the call failed, or the reply has no text or was cut off: half a verdict is none.
     """
     try:
         response = await ask([Message.user(prompt)])
@@ -55,6 +55,8 @@ async def put_to_judge(prompt: str, ask: Ask) -> str:
     text = (response.content or "").strip()
     if not text:
         raise JudgeFailed(f"the judge replied without text (stop reason {response.stop_reason})")
+    if response.stop_reason == "length":
+        raise JudgeFailed("the judge's reply was cut off at its token limit; raise max_tokens of the judge's model")
     return text
 
 

@@ -26,7 +26,7 @@ _OPENER = re.compile(r"(?:I|[Ww]e|(?i:let me))\b")
 # "2: 0.8 - why", and what models make of it: "Claim 2: score 0.8", "**2.** 0.8". Not "2: 8/10" or "2: 80%".
 _SCORE_LINE = re.compile(
     r"^[^\w\n]*(?:claim\s+)?(\d+)(?:[ \t*]*[:)|]|\.\**[ \t]|[ \t]+[-\u2013])[ \t*]*(?:score\b[ \t*:=]*)?"
-    r"(-?\d*\.?\d+)(?!\.?\d|[ \t]*[/%])(.*)$",
+    r"(-?(?:\d+(?:\.\d+)?|\.\d+))(?!\.?\d|[ \t]*[/%])(.*)$",
     re.IGNORECASE | re.MULTILINE,
 )
 
@@ -89,7 +89,7 @@ async def judge(draft: str, executions: Sequence[ToolExecution], ask: Ask, confi
         config: the threshold.
 
     Raises:
-        JudgeFailed: the judge's call failed, or its reply was empty.
+        JudgeFailed: the judge's call failed, or its reply was empty or cut off.
     """
     claims = find_claims(draft)
     evidence = facts_of(executions)

@@ -111,7 +111,7 @@ def _of_results(executions: Sequence[ToolExecution]) -> Reflection:
         return Reflection.trusted(assessment="new_findings", confidence_delta=delta, guidance=guidance, findings=findings)
     if points >= MINIMUM_PROGRESS:
         return Reflection.trusted(assessment="on_track", confidence_delta=delta)
-    if len(errors) > len(successes) or points < -MINIMUM_PROGRESS:
+    if points < -MINIMUM_PROGRESS:  # whenever errors outnumber successes, too
         guidance = f"The last step failed: {errors[-1][:ERROR_CHARS]}\nFind the cause, or try a different approach."
         return Reflection.trusted(assessment="stuck", confidence_delta=delta, guidance=guidance)
     guidance = "Progress is slow. Take a more direct way to what was asked."

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from umbel.protocol.messages import Message, ModelResponse
+from umbel.protocol.messages import FinishReason, Message, ModelResponse
 from umbel.protocol.state import ToolExecution
 
 
 class Judge:
     """Replies in turn; an exception is raised instead. Keeps the prompts."""
 
-    def __init__(self, *replies: str | BaseException | None) -> None:
+    def __init__(self, *replies: str | BaseException | None, stop_reason: FinishReason = "stop") -> None:
         self.replies = list(replies)
+        self.stop_reason = stop_reason
         self.prompts: list[str] = []
 
     async def __call__(self, messages: list[Message]) -> ModelResponse:
@@ -25,7 +26,7 @@ class Judge:
         reply = self.replies.pop(0)
         if isinstance(reply, BaseException):
             raise reply
-        return ModelResponse(message=Message.assistant(reply))
+        return ModelResponse(message=Message.assistant(reply), stop_reason=self.stop_reason)
 
 
 @pytest.fixture

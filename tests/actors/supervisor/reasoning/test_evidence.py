@@ -54,6 +54,10 @@ class TestTheCall:
         with pytest.raises(JudgeFailed, match="without text"):
             await put_to_judge("well?", judge_of(reply))
 
+    async def test_a_reply_that_was_cut_off_is_one_too(self, judge_of: Any) -> None:
+        with pytest.raises(JudgeFailed, match="cut off"):
+            await put_to_judge("well?", judge_of("1: 0.9\n2: 0.", stop_reason="length"))
+
     async def test_being_cancelled_is_not(self, judge_of: Any) -> None:
         with pytest.raises(asyncio.CancelledError):
             await put_to_judge("well?", judge_of(asyncio.CancelledError()))

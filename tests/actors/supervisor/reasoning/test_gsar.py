@@ -275,7 +275,12 @@ class TestAssess:
         without_gate = await assess("It was paid.", [], judge_of(text), CONFIG)
         with pytest.raises(GsarRejected, match=decision) as caught:
             await assess("It was paid.", [], judge_of(text), GATE)
-        assert (caught.value.decision, caught.value.score) == (without_gate.decision, without_gate.score)
+        assert caught.value.details == {
+            "decision": without_gate.decision,
+            "score": without_gate.score,
+            "reason": without_gate.reason,
+            "judge_error": None,
+        }
         assert isinstance(caught.value, ValueError)
         assert isinstance(caught.value, UmbelError)
 
@@ -288,5 +293,5 @@ class TestAssess:
     async def test_the_gate_is_closed_when_the_judge_fails(self, judge_of: Any, failure: Any) -> None:
         with pytest.raises(GsarRejected) as caught:
             await assess("It was paid.", [], judge_of(failure), GATE)
-        assert caught.value.decision == "abstain"
+        assert (caught.value.details["decision"], caught.value.details["score"]) == ("abstain", 0.5)
         assert caught.value.details["judge_error"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from umbel.actors.supervisor.reasoning.reflexion import REPLAN_REQUEST, Reflection, Reflector
 from umbel.protocol.messages import ToolCall, ToolResult
 from umbel.protocol.reasoning import ReflexionConfig
-from umbel.protocol.state import AgentState, ReasoningStep, ToolExecution
+from umbel.protocol.state import AgentState, CompletionMode, ReasoningStep, ToolExecution
 
 Make = Callable[..., ToolExecution]
 REFLECTOR = Reflector(ReflexionConfig())
@@ -86,6 +86,15 @@ class TestConfidence:
         for _ in range(2):
             state = reflector.apply(state, reflector.reflect(state, [ran()]))
         assert state.confidence == pytest.approx(0.3)
+
+    @pytest.mark.spec("REAS-16")
+    @pytest.mark.parametrize(("mode", "reason"), [("auto", "confidence_met"), ("explicit", None)])
+    def test_enough_of_it_ends_the_run_only_in_auto_mode(self, ran: Make, mode: CompletionMode, reason: str | None) -> None:
+        state = AgentState(confidence_threshold=0.4, completion_mode=mode)
+        for _ in range(3):
+            state = REFLECTOR.apply(state, reflect([ran()], state))
+            assert state.should_terminate() is None
+        assert REFLECTOR.apply(state, reflect([ran()], state)).should_terminate() == reason
 
     def test_the_time_is_stamped_where_it_is_given(self) -> None:
         now = datetime(2026, 1, 1, tzinfo=UTC)
