@@ -18,6 +18,7 @@ from ...protocol.markers import AUTOMATED
 from ...protocol.messages import Message, ModelResponse
 
 ERROR_CHARS = 2_000
+MAX_BRACES = 1_000  # braces that open no JSON, until the search is given up: each costs a look at the text before it
 _UNANSWERED = frozenset({"interrupted", "cancelled"})
 
 Ask = Callable[[list[Message], dict[str, Any] | None], Awaitable[ModelResponse]]
@@ -48,7 +49,7 @@ def adapter(schema: Any) -> TypeAdapter[Any]:
         made = TypeAdapter(schema)
         made.json_schema(by_alias=True)
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
-        raise DefinitionError(f"output_schema must be a pydantic class, not {schema!r}: {error.message}") from error
+        raise DefinitionError(f"output_schema must be a pydantic class, not {schema!r}: {error}") from error
     return made
 
 
@@ -126,8 +127,6 @@ def parse(text: str, validator: TypeAdapter[Any]) -> Parsed:
 def extract_json(text: str) -> Any:
     """The JSON value in ``text``: all of it, else the first fenced block that is JSON, else the first braces that close.
 
-    Takes time linear in the text.
-
     Raises:
         ValueError: there is none.
 
@@ -139,7 +138,9 @@ def extract_json(text: str) -> Any:
         except ValueError:
             continue
     position = text.find("{")
-    while position >= 0:
+    for _ in range(MAX_BRACES):
+        if position < 0:
+            break
         try:
             return read_json_at(text, position)[0]
         except json.JSONDecodeError as error:

@@ -29,6 +29,8 @@ _END_TOKENS = (
     "<\uff5cend\u2581of\u2581sentence\uff5c>",
     "[EOS]",
 )
+MAX_BLOCKS = 100  # only so many openings, the last ones, are tried: each may cost one look at the whole text
+_CUT_TAG = re.compile(r"<[^<>]*$")
 _SPACE = re.compile(r"\s*")
 _NAME = r"([^\s<>{}\"'`]{1,200})"
 
@@ -91,7 +93,7 @@ Reader = Callable[[_Cursor], list[TextCall] | None]
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """How one family marks calls.
+    """How one family marks calls, or one of its ways to do so.
 
     Attributes:
         opening: the tag that begins a block.
@@ -116,8 +118,8 @@ def find_leak(text: str, formats: Iterable[str], offers: Offers) -> Leak | None:
     """
     text = _without_end_tokens(text)
     unfinished: Leak | None = None
-    for name in formats:
-        leak = _scan(_FAMILIES[name], text, offers)
+    for family in (family for name in formats for family in _FAMILIES[name]):
+        leak = _scan(family, text, offers)
         if leak is not None and not leak.unfinished:
             return leak
         unfinished = unfinished or leak
@@ -156,12 +158,13 @@ def _scan(family: _Family, text: str, offers: Offers) -> Leak | None:
     calls: list[TextCall] = []
     start = end = position = 0
     failed: list[int] = []
-    while (opening := family.opening.search(text, position)) is not None:
+    for opening in list(family.opening.finditer(text))[-MAX_BLOCKS:]:
+        if opening.start() < position:  # inside a block that was read
+            continue
         cursor = _Cursor(text, opening.start(), offers)
         found = family.read(cursor)
         if not found:
             failed.append(opening.start())
-            position = opening.end()
             continue
         if not calls or text[end : opening.start()].strip():
             calls, start = [], opening.start()
@@ -169,22 +172,22 @@ def _scan(family: _Family, text: str, offers: Offers) -> Leak | None:
         end = position = cursor.position
     if calls and end == len(text):
         return Leak(start, tuple(calls))
-    cut = _unfinished(family, text, [place for place in failed if place >= end])
+    cut = _unfinished(family, text, [place for place in failed if place >= end], offers)
     if cut is None:
         return None
     return Leak(start if calls and not text[end:cut].strip() else cut, unfinished=True)
 
 
-def _unfinished(family: _Family, text: str, openings: list[int]) -> int | None:
+def _unfinished(family: _Family, text: str, openings: list[int], offers: Offers) -> int | None:
     """Where a block begins that is open to the end of the text."""
     closed = max((found.end() for found in family.closing.finditer(text)), default=0)
     place = next((place for place in openings if place >= closed), None)
     if place is None or text[:place].endswith(("`", '"', "'")):  # a tag that prose quotes
         return None
     opening = family.opening.match(text, place)
-    rest = text[opening.end() :].lstrip() if opening else ""
+    rest = _CUT_TAG.sub("", text[opening.end() :]).strip() if opening else ""
     if rest:
-        return place if family.inner.match(rest) or (rest[0] == "<" and ">" not in rest) else None
+        return place if family.inner.match(rest) or offers.begins(rest) else None
     return place if not text[:place].rpartition("\n")[2].strip() else None
 
 
@@ -202,8 +205,7 @@ def _without_end_tokens(text: str) -> str:
 # --- hermes, qwen_xml and glm share a tag -----------------------------------------------------------------------------
 
 _CALL_OPEN, _CALL_CLOSE = re.compile("<tool_call>"), re.compile("</tool_call>")
-_QWEN_OPEN = re.compile("<tool_call>|<function=")
-_QWEN_CLOSE = re.compile("</tool_call>|</function>")
+_BARE_OPEN = re.compile(r"(?<!<tool_call>)(?<!<tool_call>\n)<function=")
 _FUNCTION_OPEN, _FUNCTION_CLOSE = re.compile(f"<function={_NAME}>"), re.compile("</function>")
 _PARAMETER_OPEN = re.compile(f"<parameter={_NAME}>")
 _PARAMETER_BORDER = re.compile("(</parameter>)|<parameter=|<function=|<tool_call>")
@@ -338,13 +340,16 @@ def _dsml_arguments(cursor: _Cursor, name: str) -> dict[str, Any] | None:
     return arguments
 
 
-_FAMILIES = {
-    "dsml": _Family(_DSML_OPEN, _DSML_CLOSE, re.compile(f"<{_DSML}invoke"), _dsml),
-    "deepseek": _Family(_SEEK_OPEN, _SEEK_CLOSE, re.compile(_deepseek_token("tool call begin")), _deepseek),
-    "hermes": _Family(_CALL_OPEN, _CALL_CLOSE, re.compile(r"\{"), _hermes),
-    "qwen_xml": _Family(_QWEN_OPEN, _QWEN_CLOSE, re.compile(rf"<function=|{_NAME}>\s*(?:<parameter=|$)"), _qwen_xml),
-    "kimi": _Family(_KIMI_OPEN, _KIMI_CLOSE, re.compile(r"<\|tool_call_begin\|>"), _kimi),
-    "glm": _Family(_CALL_OPEN, _CALL_CLOSE, re.compile(rf"{_NAME}\s*<arg_key>"), _glm),
+_FAMILIES: dict[str, tuple[_Family, ...]] = {
+    "dsml": (_Family(_DSML_OPEN, _DSML_CLOSE, re.compile(f"<{_DSML}invoke"), _dsml),),
+    "deepseek": (_Family(_SEEK_OPEN, _SEEK_CLOSE, re.compile(_deepseek_token("tool call begin")), _deepseek),),
+    "hermes": (_Family(_CALL_OPEN, _CALL_CLOSE, re.compile(r"\{"), _hermes),),
+    "qwen_xml": (
+        _Family(_CALL_OPEN, _CALL_CLOSE, re.compile("<function="), _qwen_xml),
+        _Family(_BARE_OPEN, _FUNCTION_CLOSE, re.compile(rf"{_NAME}>\s*(?:<parameter=|$)"), _qwen_xml),
+    ),
+    "kimi": (_Family(_KIMI_OPEN, _KIMI_CLOSE, re.compile(r"<\|tool_call_begin\|>"), _kimi),),
+    "glm": (_Family(_CALL_OPEN, _CALL_CLOSE, re.compile(rf"{_NAME}\s*<arg_key>"), _glm),),
 }
 FORMATS = tuple(_FAMILIES)
 _FAMILY_BY_WORD = (

@@ -29,6 +29,10 @@ class Offers:
     def __contains__(self, name: object) -> bool:
         return name in self._parameters
 
+    def begins(self, text: str) -> bool:
+        """Whether a name on offer begins with ``text``."""
+        return any(name.startswith(text) for name in self._parameters)
+
     def accept(self, calls: Iterable[TextCall]) -> bool:
         """Whether every call names a tool on offer, with declared arguments only and with every required one.
 
