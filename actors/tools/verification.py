@@ -11,7 +11,9 @@ WRITE_TOOLS = frozenset({"write_file", "write", "save", "create_file", "update_f
 VERIFICATION_TOOLS = frozenset({"run_command", "run_tests", "run", "execute", "pytest", "test"})
 UNVERIFIED = "unverified"
 REMINDER = "You changed something. Verify it (run it, test it or read it back) before you say that the task is complete."
-_NEVER_RAN = frozenset({"unknown_tool", "invalid_arguments", "cancelled", "cut_off"})
+_NEVER_RAN = frozenset(
+    {"unknown_tool", "invalid_arguments", "cancelled", "cut_off", "depth", "interrupted", "circuit_open", UNVERIFIED}
+)
 
 
 def unverified_writes(
@@ -33,7 +35,7 @@ def unverified_writes(
     for execution in executions:
         if execution.tool_name in write_tools:
             pending = True
-        elif execution.code == UNVERIFIED or (execution.tool_name in verification_tools and _ran(execution)):
+        elif execution.code == UNVERIFIED or (execution.tool_name in verification_tools and body_ran(execution)):
             pending = False
     return pending
 
@@ -53,5 +55,6 @@ def blocked(call: ToolCall, verification_tools: Collection[str] = VERIFICATION_T
     return ToolResult(tool_call_id=call.id, name=call.name, error=why, code=UNVERIFIED)
 
 
-def _ran(execution: ToolExecution) -> bool:
+def body_ran(execution: ToolExecution) -> bool:
+    """Whether this call did something: it was not refused, stopped, or answered from an earlier result."""
     return execution.code not in _NEVER_RAN and not execution.idempotent_cache_hit

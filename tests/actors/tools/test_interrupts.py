@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from umbel import Agent, Runtime, ToolContext, current_tool_context, tool
-from umbel.actors.link import Link, LocalLink
-from umbel.actors.tools.decorator import Tool
+from umbel import Runtime, ToolContext, current_tool_context, tool
 from umbel.actors.tools.interrupt import Interrupt, request_in
 from umbel.actors.tools.invoke import Asked, invoke
-from umbel.cluster.host import Identity, RayTransport
 from umbel.protocol.codec import decode, encode
-from umbel.protocol.commands import ExecuteCall, ToolReply
-from umbel.protocol.messages import InterruptRequest, ToolCall, ToolResult
-from umbel.testing import ScriptedModel, text
+from umbel.protocol.commands import ToolReply
+from umbel.protocol.messages import InterruptRequest, ToolResult
+
+from .executors import executor_of
 
 Make = Callable[..., Any]
-Execute = Callable[..., Awaitable[ToolReply]]
 
 
 async def on_the_loop(ctx: ToolContext, item: str) -> str:
@@ -44,33 +39,6 @@ WHERE = {
     "async with a deadline": tool(name="async_deadline", timeout=30)(on_the_loop),
     "retried": tool(name="retried", retries=2, idempotent=True)(on_the_loop),
 }
-
-
-@asynccontextmanager
-async def executor_of(runtime: Runtime, *tools: Tool) -> Any:
-    """``execute(tool, arguments, answers)`` on the runtime's own tool executor, over its own mailbox."""
-    backend: Any = runtime.backend
-    agent = Agent(ScriptedModel([text("unused")]), list(tools))
-    definition = runtime.register(agent)
-    if runtime.inline:
-        link: Any = LocalLink((await backend._open()).mailbox)
-    else:
-        me = Identity(backend._actors.namespace, f"test-{time.time_ns()}", backend._actors.secret)
-        link = Link(me.name, time.time_ns(), "tools/default/0", RayTransport(me, "tools/default/0"))
-        link.define(definition, backend._blobs.__getitem__)
-
-    async def execute(chosen: Tool, arguments: dict[str, Any], *answers: Any) -> ToolReply:
-        call = ToolCall(id="call_1", name=chosen.name, arguments=arguments)
-        message = ExecuteCall(run_id="r", definition=definition, call=call, answers=answers)
-        reply = await link.request(message)
-        assert isinstance(reply, ToolReply)
-        return reply
-
-    try:
-        yield execute
-    finally:
-        if isinstance(link, Link):
-            await link.close()
 
 
 @pytest.mark.spec("OURS-2", "LOOP-89", "TOOL-36")
