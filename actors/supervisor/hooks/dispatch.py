@@ -69,6 +69,11 @@ class Hooks:
     def __repr__(self) -> str:
         return f"Hooks({[name_of(source) for source in self._sources]})"
 
+    def attach(self, agent: Any) -> None:
+        """Show the agent to its plugins; once, where it is built (not where it is unpickled)."""
+        for plugin in self.plugins:
+            plugin.init_agent(agent)
+
     def parts(self) -> list[Any]:
         """Classes whose modules must travel with an agent's definition."""
         return [type(source) for source in self._sources]

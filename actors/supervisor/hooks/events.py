@@ -247,7 +247,12 @@ class BeforeCompaction(HookEvent):
     def __init__(
         self, *, messages: Iterable[Message], tokens: int, threshold: int, context_window: int, iteration: int = 0, **base: Any
     ) -> None:
-        sizes: dict[str, Any] = {"tokens": tokens, "threshold": threshold, "context_window": context_window, "iteration": iteration}
+        sizes: dict[str, Any] = {
+            "tokens": tokens,
+            "threshold": threshold,
+            "context_window": context_window,
+            "iteration": iteration,
+        }
         super().__init__(messages=tuple(messages), instructions=None, cancel=False, **sizes, **base)
 
     @property
