@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 import pytest
 
+from umbel.actors.definitions import pack_definition
 from umbel.actors.supervisor.hooks import (
     CALLBACKS,
     AfterModelCall,
@@ -115,6 +119,19 @@ async def test_before_callbacks_run_first_to_last_and_after_callbacks_last_to_fi
         ("after_invocation True", back),
     ]
     assert log == [(moment, name) for moment, order in moments for name in order]
+
+
+@pytest.mark.spec("HOOK-3")
+@pytest.mark.parametrize("callback", CALLBACKS)
+def test_every_callback_has_its_direction(callback: str) -> None:
+    def nothing(self: Any, *arguments: Any) -> None:
+        """Does nothing."""
+
+    kind = type("One", (), {callback: nothing, "__init__": lambda self, name: setattr(self, "name", name)})
+    hooks = Hooks([kind("a"), kind("b"), kind("c")])
+    last_first = callback in ("on_after_invocation", "on_iteration_end", "on_after_model_call", "on_after_tool_call")
+    assert names(getattr(hooks, TUPLES[callback])) == (["c", "b", "a"] if last_first else ["a", "b", "c"])
+    assert [len(getattr(hooks, other)) for name, other in TUPLES.items() if name != callback] == [0] * 8
 
 
 @pytest.mark.spec("HOOK-2", "HOOK-5")
@@ -302,7 +319,43 @@ async def test_hooks_travel_with_a_definition() -> None:
     hooks = cloudpickle.loads(cloudpickle.dumps(Hooks([hook, LoggingHook(log_results=True)])))
     assert names(hooks.after_model) == ["ModelRetryHook"]
     assert len(hooks.after_model[0].__self__._retries) == 0
-    assert {part.__name__ for part in hooks.parts()} == {"ModelRetryHook", "LoggingHook"}
+
+
+class Definition:
+    """What an agent is to whoever sends it."""
+
+    def __init__(self, *hooks: Any) -> None:
+        self.hooks = Hooks(list(hooks))
+
+    def parts(self) -> list[Any]:
+        return [type(self), *self.hooks.parts()]
+
+
+def shout(name: str) -> str:
+    return name.upper()
+
+
+class Says(Hook):
+    def __init__(self, say: Callable[[str], str]) -> None:
+        self.say = say
+
+    async def on_before_tool_call(self, event: BeforeToolCall) -> None:
+        print(self.say(event.tool_name))  # noqa: T201 - read by the test
+
+
+READER = """
+import asyncio, sys
+from umbel.actors.definitions import unpack_definition
+from umbel.actors.supervisor.hooks import BeforeToolCall, call
+hooks = unpack_definition(sys.stdin.buffer.read()).hooks
+asyncio.run(call(hooks.before_tool, BeforeToolCall(tool_name="add")))
+"""
+
+
+def test_hooks_of_a_script_and_what_they_hold_run_in_another_process() -> None:
+    _, blob = pack_definition(Definition(Says(shout)))
+    done = subprocess.run([sys.executable, "-c", READER], input=blob, capture_output=True, check=False)
+    assert (done.stdout.decode().strip(), done.stderr.decode()) == ("ADD", "")
 
 
 @pytest.mark.spec("HOOK-5")
