@@ -159,3 +159,14 @@ def test_a_hooks_own_model_call_is_counted_where_the_loop_says() -> None:
     BeforeToolCall(tool_name="x", run=RUN, count=lambda *call: counted.append(call)).count(usage, 0.5)
     BeforeToolCall(tool_name="x").count(usage)
     assert counted == [(usage, 0.5)]
+
+
+def test_ephemeral_metadata_can_be_read_and_does_not_show() -> None:
+    event = BeforeToolCall(tool_name="x", run=RUN, ephemeral={"token": "s3cret"})
+    assert event.ephemeral_metadata["token"] == "s3cret"
+    assert "s3cret" not in repr(event)
+    with pytest.raises(AttributeError, match="writable here: arguments"):
+        setattr(event, "ephemeral_metadata", {})  # noqa: B010 - mypy knows that it cannot be set
+    with pytest.raises(TypeError):
+        event.ephemeral_metadata["token"] = "x"  # type: ignore[index]
+    assert dict(BeforeToolCall(tool_name="x").ephemeral_metadata) == {}
