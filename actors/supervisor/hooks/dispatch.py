@@ -69,9 +69,14 @@ class Hooks:
     def __repr__(self) -> str:
         return f"Hooks({[name_of(source) for source in self._sources]})"
 
+    def attach(self, agent: Any) -> None:
+        """Show the agent to its plugins; once, where it is built (not where it is unpickled)."""
+        for plugin in self.plugins:
+            plugin.init_agent(agent)
+
     def parts(self) -> list[Any]:
-        """Classes whose modules must travel with an agent's definition."""
-        return [type(source) for source in self._sources]
+        """Classes and values of the hooks, whose modules must travel with an agent's definition."""
+        return [part for source in self._sources for part in (type(source), *getattr(source, "__dict__", {}).values())]
 
     def _callbacks(self, callback: str) -> Callbacks:
         found = tuple(method for source in self._sources for method in _own(source, callback))

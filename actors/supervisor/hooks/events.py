@@ -25,6 +25,8 @@ class HookEvent:
         run: whose run it is; None when the event is made by hand.
         queue: where :meth:`emit` puts custom events; the loop passes the run's own list and yields what is in it.
         count: how :meth:`count` reports; the loop passes the run's own.
+        ephemeral: the run's ephemeral metadata.
+        **fields: of the subclass.
 
     Attributes:
         writable: the fields that hooks may set.
@@ -34,9 +36,15 @@ class HookEvent:
     run: RunInfo | None
 
     def __init__(
-        self, run: RunInfo | None = None, queue: list[CustomEvent] | None = None, count: Counter | None = None, **fields: Any
+        self,
+        run: RunInfo | None = None,
+        queue: list[CustomEvent] | None = None,
+        count: Counter | None = None,
+        ephemeral: Mapping[str, Any] | None = None,
+        **fields: Any,
     ) -> None:
-        self.__dict__.update(fields, run=run, _queue=[] if queue is None else queue, _count=count)
+        own = [] if queue is None else queue
+        self.__dict__.update(fields, run=run, _queue=own, _count=count, _ephemeral=ephemeral or {})
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self.writable:
@@ -55,6 +63,11 @@ class HookEvent:
     def run_id(self) -> str:
         """The run's id, to key what belongs to it; empty when the event is made by hand."""
         return self.run.run_id if self.run is not None else ""
+
+    @property
+    def ephemeral_metadata(self) -> Mapping[str, Any]:
+        """The half of the run's metadata that is never stored, logged or returned (and never in this object's ``repr``)."""
+        return MappingProxyType(self.__dict__["_ephemeral"])
 
     def emit(self, event: CustomEvent) -> None:
         """Show something to whoever watches the run, right after this hook stage; ids are filled in.

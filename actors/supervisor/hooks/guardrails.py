@@ -126,8 +126,8 @@ class GuardrailsHook(Hook):
         return tuple(self._violations.get(run_id) or ())
 
     async def on_before_invocation(self, prompt: str, state: AgentState) -> AgentState:
-        found = [Violation(rule=rule, action=self.actions[rule], run_id=state.run_id, detail=detail)
-                 for rule, detail in self._in_text("prompt", prompt, self.max_prompt_length)]  # fmt: skip
+        broken = self._in_text("prompt", prompt, self.max_prompt_length)
+        found = [self._violation(state.run_id, None, *rule) for rule in broken]
         await self._record(found)
         for violation in found:
             if violation.action == "block":
@@ -138,7 +138,7 @@ class GuardrailsHook(Hook):
         return _with_redacted_request(state, prompt, kinds) if kinds else state
 
     async def on_before_tool_call(self, event: BeforeToolCall) -> None:
-        found = [self._violation(event, rule, detail) for rule, detail in self._in_call(event)]
+        found = [self._violation(event.run_id, event.tool_name, *rule) for rule in self._in_call(event)]
         await self._record(found, event)
         for violation in found:
             if violation.action == "block":
@@ -152,7 +152,8 @@ class GuardrailsHook(Hook):
         if event.result is None:
             return
         text = event.result if isinstance(event.result, str) else str(event.result)
-        found = [self._violation(event, rule, detail) for rule, detail in self._in_text("result", text, self.max_result_length)]
+        broken = self._in_text("result", text, self.max_result_length)
+        found = [self._violation(event.run_id, event.tool_name, *rule) for rule in broken]
         await self._record(found, event)
         for violation in found:
             if violation.action == "block":
@@ -197,9 +198,8 @@ class GuardrailsHook(Hook):
 
     # telling
 
-    def _violation(self, event: BeforeToolCall | AfterToolCall, rule: str, detail: str) -> Violation:
-        action = self.actions[rule]
-        return Violation(rule=rule, action=action, run_id=event.run_id, tool_name=event.tool_name, detail=detail)
+    def _violation(self, run_id: str, tool_name: str | None, rule: str, detail: str) -> Violation:
+        return Violation(rule=rule, action=self.actions[rule], run_id=run_id, tool_name=tool_name, detail=detail)
 
     async def _record(self, found: list[Violation], event: BeforeToolCall | AfterToolCall | None = None) -> None:
         for violation in found:

@@ -41,7 +41,9 @@ def require_hook(hook: Any) -> Any:
     if isinstance(hook, type):
         raise DefinitionError(f"{hook.__name__} is a class; hooks are instances: {hook.__name__}(...)")
     if not isinstance(hook, Hook) and not any(callable(getattr(hook, name, None)) for name in CALLBACKS):
-        raise DefinitionError(f"{hook!r} is not a hook: it has none of {', '.join(CALLBACKS)}")
+        raise DefinitionError(
+            f"{hook!r} is not a hook: it has none of {', '.join(CALLBACKS)}. (A plugin goes into plugins=[...].)"
+        )
     return hook
 
 

@@ -148,9 +148,9 @@ class TelemetryHook(Hook):
                 span.end(now)
         trace.span.set_attributes(_usage_of_state(state))
         trace.span.set_attribute("umbel.iterations", state.iteration)
-        if not success:
-            error = state.errors[-1] if state.errors else "the run did not succeed"
-            _fail(trace.span, error.partition(":")[0] if state.errors else "unsuccessful", error)
+        trace.span.set_attribute("umbel.success", success)
+        if state.errors:  # a limit or a pause is no success, but no error either
+            _fail(trace.span, state.errors[-1].partition(":")[0], state.errors[-1])
         trace.span.end(now)
         if self._instruments is not None:
             self._instruments.invocation(trace.labels, (now - trace.started) / 1e9, success)

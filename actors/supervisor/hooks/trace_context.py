@@ -69,9 +69,9 @@ def origin_of(run_id: str, metadata: Mapping[str, Any]) -> Origin:
 
 
 def entry_for(run_id: str, context: Context) -> dict[str, Any]:
-    """Metadata entries that make the span in ``context`` the parent of whatever the run starts."""
+    """Metadata entries that make the span in ``context`` the parent of whatever the run starts; none if it has no id."""
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     carrier: dict[str, Any] = {}
     TraceContextTextMapPropagator().inject(carrier, context)
-    return {**carrier, OWNER: {"run_id": run_id, TRACEPARENT: carrier.get(TRACEPARENT)}}
+    return {**carrier, OWNER: {"run_id": run_id, TRACEPARENT: carrier[TRACEPARENT]}} if carrier else {}
