@@ -185,6 +185,7 @@ async def compact(
         memory.folded_at = iteration
     if done.messages != work.messages:
         memory.rewritten_at = iteration
+        memory.estimate = RunningEstimate()
     return done
 
 

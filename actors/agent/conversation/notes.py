@@ -63,7 +63,7 @@ def summary_note(folded: Sequence[Message], summary: str | None, limit: int, arc
         earlier = [message.content or "" for message in folded if is_summary(message)]
         text = clip("\n\n".join([left_out(len(folded)), *earlier]), limit)
     else:
-        text = clip(summed_up(summary), limit)
+        text = summed_up(clip(summary, limit))
     recallable = recallable_outputs(folded, archived)
     if not recallable:
         return note(text)
