@@ -25,6 +25,7 @@ def reflect(run: Run, executions: Sequence[ToolExecution]) -> None:
         new_confidence=run.state.confidence,
         guidance=reflection.guidance,
     )
-    text = reflector.note(reflection, run.config.planning)
+    loop = reflection.assessment == "loop_detected" and not run.config.planning  # the boundary's warning says it
+    text = None if loop else reflector.note(reflection, run.config.planning)
     if text is not None:
         run.note(text)

@@ -116,6 +116,7 @@ async def weigh(run: Run, reason: str, message: str) -> None:
     if config is None or not message or normalise_stop_reason(reason) not in SUCCESSFUL:
         return
     run.memo.gsar = await assess(message, run.state.tool_executions, lambda asked: judge(run, asked, "gsar"), config)
+    run.emit(CustomEvent, name="gsar", data=run.memo.gsar.model_dump(mode="json"))
 
 
 async def final_text(run: Run, reason: str) -> str:
@@ -190,7 +191,8 @@ def judgements(run: Run, parsed: Parsed | None) -> dict[str, Any]:
         if memo.grounding is not None:
             fields |= {"grounding_score": memo.grounding.score, "ungrounded_claims": tuple(memo.grounding.ungrounded)}
         if memo.gsar is not None:
-            fields |= {"gsar": memo.gsar.model_dump(mode="json")}
+            judgement = memo.gsar.model_dump(mode="json")
+            fields |= {"gsar_score": memo.gsar.score, "gsar_decision": memo.gsar.decision, "gsar_judgement": judgement}
     return fields
 
 
