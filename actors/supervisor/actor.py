@@ -68,12 +68,11 @@ class SupervisorActor:
 
     async def _run(self, request: StartRun, agent: Any, caller: Caller) -> RunFinished:
         run = self._runs[request.run_id] = Run(request, agent, caller, self._peers, self._forget)
-        deadline = _deadline(run)
+        run.set_deadline()
         try:
             return RunFinished.trusted(outcome=await run_turn(run))
         finally:
-            if deadline is not None:
-                deadline.cancel()
+            run.clear_deadline()
             del self._runs[request.run_id]  # a resumed run has the id that it began with
 
     def _forget(self, channel: Channel, run_id: str) -> None:
@@ -83,14 +82,6 @@ class SupervisorActor:
         if len(over) >= FORGET_BATCH:
             channel.send(ForgetRuns(run_ids=tuple(over)))
             del self._over[channel]
-
-
-def _deadline(run: Run) -> asyncio.TimerHandle | None:
-    limits = [seconds for seconds in (run.request.timeout, run.config.time_budget_seconds) if seconds is not None]
-    if not limits:
-        return None
-    run.time_limit = min(limits)
-    return asyncio.get_running_loop().call_later(run.time_limit, run.stop, "time_budget")
 
 
 def _matches(request: StartRun, message: CancelRun) -> bool:

@@ -58,6 +58,7 @@ async def asked_hooks(run: Run, pressure: Pressure) -> str | None:
         return ""
     event = BeforeCompaction(
         run=run.info,
+        ephemeral=run.request.ephemeral,
         messages=run.state.messages,
         tokens=pressure.tokens,
         threshold=pressure.threshold,

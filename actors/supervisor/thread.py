@@ -84,6 +84,9 @@ def take_up(run: Run, stored: AgentState) -> None:
     run.id = stored.run_id or run.id
     metadata = {**stored.metadata, **run.request.metadata}
     run.state = stored.evolve(run_id=run.id, metadata=metadata)
+    run.set_deadline()
+    if run.termination is not None:
+        run.termination.carry_on(run.state.turn.elapsed_seconds)
 
 
 def leased(run: Run) -> dict[str, Any]:
