@@ -189,7 +189,8 @@ class Run:
     def stop(self, reason: str) -> None:
         """Stop the run: whatever it waits for is cancelled, and the loop ends with ``reason``."""
         if self.stopping is None:
-            self.stopping = reason
+            overdue = self.time_limit is not None and self.elapsed() >= self.time_limit
+            self.stopping = "time_budget" if overdue else reason  # LOOP-21
             if self._task is not None:
                 self._task.cancel()
 
@@ -204,7 +205,10 @@ class Run:
         self.clear_deadline()
         limits = (None if timeout is None else self.state.turn.elapsed_seconds + timeout, budget)
         self.time_limit = min(seconds for seconds in limits if seconds is not None)
-        left = max(0.0, self.time_limit - self.elapsed())
+        left = self.time_limit - self.elapsed()
+        if left <= 0:
+            self.stop("time_budget")
+            return
         self._deadline = asyncio.get_running_loop().call_later(left, self.stop, "time_budget")
 
     def clear_deadline(self) -> None:

@@ -27,6 +27,7 @@ SUMMARY_PROMPT = (
 )
 CANCELLED = "The run was cancelled by an external signal."
 ERROR_CHARS = 2_000
+OPEN = frozenset({"interrupted", "error"})  # the turn is not over: it waits for an answer, or can be continued
 UNSUCCESSFUL = frozenset({"error", "cancelled", "interrupted"})  # what hooks are told; a limit is no failure
 
 
@@ -46,7 +47,7 @@ async def terminate(run: Run, reason: str, error: Exception | None = None) -> Ru
         run.state = run.state.with_error(describe(error))
     close_turn(run, reason)
     try:
-        await save(run, final=True, reason=None if reason == "interrupted" else reason)
+        await save(run, final=True, reason=None if reason in OPEN else reason)
     except Exception as caught:  # a thread that could not be kept is not a success; of two errors the first is reported
         if error is not None:
             logger.warning("run %s: its last state could not be saved", run.id, exc_info=True)

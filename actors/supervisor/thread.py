@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
@@ -24,6 +25,7 @@ async def load_turn(run: Run) -> None:
     """The state that the segment begins with."""
     if run.request.cancelled:
         run.stop("cancelled")
+        await asyncio.sleep(0)  # where the stop arrives: the thread is not even looked at
     stored = await stored_state(run)
     if run.request.mode == "turn":
         new_turn(run, stored)
