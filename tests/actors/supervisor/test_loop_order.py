@@ -54,8 +54,9 @@ class Witness(Hook):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    async def on_before_invocation(self, prompt: str, state: Any) -> None:
+    async def on_before_invocation(self, prompt: str, state: Any) -> Any:
         write(self.path, f"invocation {[message.role for message in state.messages]}")
+        return state
 
     async def on_iteration_start(self, iteration: int, state: Any) -> None:
         write(self.path, f"start {iteration}")
@@ -92,9 +93,10 @@ async def test_the_state_is_built_before_hooks_see_it_and_hooks_come_before_the_
 
 
 class Gate(Hook):
-    async def on_before_invocation(self, prompt: str, state: Any) -> None:
+    async def on_before_invocation(self, prompt: str, state: Any) -> Any:
         if "forbidden" in prompt:
             raise PermissionError("not this prompt")
+        return state
 
 
 @pytest.mark.spec("LOOP-11")

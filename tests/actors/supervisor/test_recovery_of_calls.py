@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from umbel import Agent, GroundingConfig, Hook, Message, ModelChunk, ModelResponse, Runtime, Usage, tool
-from umbel.errors import ModelError, RunFailed
+from umbel.errors import ModelError, UmbelError
 from umbel.events import GroundingEvent, ModelChunkEvent, TerminateEvent
 from umbel.testing import ScriptedModel, error, text, tool_call
 
@@ -159,7 +159,7 @@ async def test_what_stands_for_a_summary_that_is_none(runtime: Runtime) -> None:
 async def test_a_summary_that_fails_is_an_error(runtime: Runtime) -> None:
     broken = ScriptedModel([error(RuntimeError("no summary"))], loop=True)
     agent = Agent(ScriptedModel([tool_call("add", a=1, b=1)]), [add], auxiliary_model=broken, max_iterations=1)
-    with pytest.raises(RunFailed, match="no summary"):
+    with pytest.raises(UmbelError, match="no summary"):
         await agent.arun("go")
 
 
@@ -207,7 +207,7 @@ async def test_held_text_of_a_tool_step_is_released_unless_it_shall_not(runtime:
     def last(messages: list[Message]) -> ModelResponse:
         return text("Two." if messages[-1].content == "Again." else "draft")
 
-    turns = [step.evolve(message=step.message.evolve(content="Adding.")), last]
+    turns: list[Any] = [step.evolve(message=step.message.evolve(content="Adding.")), last]
     agent = Agent(
         Streams(turns),
         [add],

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from umbel import Agent, AgentResult, GroundingConfig, Hook, Message, ModelResponse, ReflexionConfig, Runtime, ToolContext, tool
-from umbel.events import CustomEvent, GroundingEvent, InterruptEvent, ToolCompleteEvent, ToolStartEvent
+from umbel.actors.tools.verification import REMINDER
+from umbel.events import CustomEvent, GroundingEvent, InterruptEvent, ModelChunkEvent, ToolCompleteEvent, ToolStartEvent
 from umbel.termination import TimeLimit
 from umbel.testing import ScriptedModel, text, tool_call, tool_calls, validate_history
 
@@ -44,13 +45,6 @@ async def dump(size: int) -> str:
     return "begin " + "x" * size + " end"
 
 
-@tool
-async def wait() -> str:
-    """Wait for a minute."""
-    await asyncio.sleep(60)
-    return "waited"
-
-
 def write(path: Path, line: str) -> None:
     with path.open("a") as log:
         log.write(line + "\n")
@@ -60,8 +54,9 @@ class Recorder(Hook):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    async def on_before_invocation(self, prompt: str, state: Any) -> None:
+    async def on_before_invocation(self, prompt: str, state: Any) -> Any:
         write(self.path, "before_invocation")
+        return state
 
     async def on_after_invocation(self, state: Any, success: bool) -> None:
         write(self.path, f"after_invocation {success}")
@@ -118,17 +113,18 @@ async def test_after_a_pause_every_feature_is_on(runtime: Runtime, tmp_path: Pat
     )
     await agent.arun("go", thread_id="t")
     events = [event async for event in agent.resume("yes", thread_id="t", stream_tokens=True)]
-    state = (await agent.arun("and now?", thread_id="t")).state
+    reader = Agent(ScriptedModel([text("later")]), checkpointer=f"sqlite:///{tmp_path}/t.db")
+    state = (await reader.arun("and now?", thread_id="t")).state
     kinds = [event.event_type for event in events]
     assert kinds.count("reflect") == 2, "the iteration that was paused, and the next one"
-    assert "".join(event.content or "" for event in events if event.event_type == "model_chunk") == "Done."
+    assert "".join(event.content or "" for event in events if isinstance(event, ModelChunkEvent)) == "Done."
     assert ledger.read_text().split() == ["1"], "what succeeded before the pause does not run again"
     [long] = [message.content or "" for message in state.messages if message.name == "dump"]
     assert len(long) < 1_300 and long.endswith("x end")
-    [reminder] = [m for m in state.messages if m.role == "system" and m.metadata.get("automated")]
+    [reminder] = [message for message in state.messages if message.content == REMINDER]
     place = state.messages.index(reminder)
     assert [message.role for message in state.messages[:place]] == ["system", "user", "assistant", "tool", "tool", "tool"]
-    assert state.metadata["answer"]
+    assert state.metadata["answer"] == "Done."
     assert log.read_text().splitlines()[:13] == [
         "before_invocation",
         "start 0",
@@ -260,9 +256,27 @@ async def test_a_call_that_asks_again_yields_nothing_but_its_question(runtime: R
 
 @pytest.mark.spec("OURS-2")
 @pytest.mark.parametrize(("how", "said"), [("concurrent", "unknown"), ("sequential", "did nothing")])
-async def test_siblings_of_a_question_are_stopped_if_so_configured(runtime: Runtime, how: Any, said: str) -> None:
-    calls = tool_calls(("book", {"hotel": "Ritz"}), ("wait", {}))
-    agent = Agent(ScriptedModel([calls, text("ok")]), [book, wait], on_interrupt="cancel", tool_execution=how)
+async def test_siblings_of_a_question_are_stopped_if_so_configured(
+    runtime: Runtime, tmp_path: Path, how: Any, said: str
+) -> None:
+    started = tmp_path / "started"
+
+    @tool
+    async def wait() -> str:
+        """Wait for a minute."""
+        write(started, "waiting")
+        await asyncio.sleep(60)
+        return "waited"
+
+    @tool
+    async def ask(ctx: ToolContext) -> str:
+        """Ask, once the other one is running, if it runs at the same time."""
+        while how == "concurrent" and not started.exists():
+            await asyncio.sleep(0.01)
+        return str(ctx.interrupt("Well?"))
+
+    calls = tool_calls(("ask", {}), ("wait", {}))
+    agent = Agent(ScriptedModel([calls, text("ok")]), [ask, wait], on_interrupt="cancel", tool_execution=how)
     paused = await agent.arun("go")
     [stopped] = paused.tool_executions
     assert (paused.stop_reason, stopped.tool_name, stopped.code) == ("interrupted", "wait", "cancelled")
