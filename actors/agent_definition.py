@@ -60,6 +60,7 @@ class Agent(Runnable):
         if isinstance(settings.get("checkpointer"), str):
             settings["checkpointer"] = resolve_url(settings["checkpointer"])  # actors have other working directories
         self._use(build_config(config, settings))
+        self.hooks.attach(self)
 
     def _use(self, config: AgentConfig) -> None:
         self.hooks = Hooks(config.hooks, config.plugins)
@@ -103,6 +104,7 @@ class Agent(Runnable):
         """The model's window, and who keeps requests and the conversation within it."""
         config = self.config
         self.manager, self.compaction, self.window = choose(config, config.model, window_of(config, config.model))
+        self.manages_at_once = not hasattr(self.manager, "aapply")
         self.tools_tokens = schema_tokens(self._schemas) if self.compaction is not None else 0
 
     def _recovery(self) -> None:

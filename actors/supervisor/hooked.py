@@ -21,13 +21,13 @@ async def call_with_hooks(run: Run, ask: Ask, messages: list[Message] | None = N
     hooks, agent = run.agent.hooks, run.agent
     offered = agent.schemas(run.activated_tools()) if options.get("use_tools", True) else []
     request = await manage(agent.manager, run.state.messages) if messages is None else messages
-    before = BeforeModelCall(run=run.info, count=run.count, messages=request, tools=offered)
+    before = BeforeModelCall(run=run.info, count=run.count, ephemeral=run.request.ephemeral, messages=request, tools=offered)
     await call(hooks.before_model, before)
     run.publish(before.drain())
     request = list(before.messages)
     for _ in range(MAX_MODEL_ATTEMPTS):
         response = await ask(run, request, **options)
-        after = AfterModelCall(run=run.info, count=run.count, response=response, messages=request)
+        after = AfterModelCall(run=run.info, count=run.count, ephemeral=run.request.ephemeral, response=response, messages=request)
         await call(hooks.after_model, after)
         run.publish(after.drain())
         if not after.retry:
@@ -40,7 +40,7 @@ async def before_tool(run: Run, slot: Any) -> None:
     """Hooks may change a call's arguments, add secret ones, or keep it from running."""
     call_ = slot.call
     event = BeforeToolCall(
-        run=run.info, count=run.count, tool_name=call_.name, tool_call_id=call_.id, arguments=call_.arguments
+        run=run.info, count=run.count, ephemeral=run.request.ephemeral, tool_name=call_.name, tool_call_id=call_.id, arguments=call_.arguments
     )
     await call(run.agent.hooks.before_tool, event)
     run.publish(event.drain())
@@ -59,6 +59,8 @@ async def after_tool(run: Run, slot: Any, perform: Callable[[Run, Any], Awaitabl
     event = AfterToolCall(
         run=run.info,
         count=run.count,
+        ephemeral=run.request.ephemeral,
+        duration_ms=result.duration_ms,
         tool_name=slot.call.name,
         tool_call_id=slot.call.id,
         arguments=slot.call.arguments,

@@ -13,6 +13,11 @@ from .think import judge
 WORST_REPLY_TOKENS = 4_096  # of a model whose max_tokens is not set (LOOP-37)
 
 
+def crowded(run: Run) -> bool:
+    """Whether this agent has to look: it has a cost budget, or its model's window is known."""
+    return run.config.max_cost_usd is not None or run.agent.compaction is not None
+
+
 async def make_room(run: Run) -> str | None:
     """Stop before a call that could cost too much; shorten a conversation that would not fit. Source: LOOP-37 to LOOP-41."""
     if run.config.max_cost_usd is not None and run.state.would_exceed_cost_budget(run.config.max_tokens or WORST_REPLY_TOKENS):
@@ -58,6 +63,7 @@ async def asked_hooks(run: Run, pressure: Pressure) -> str | None:
         return ""
     event = BeforeCompaction(
         run=run.info,
+        ephemeral=run.request.ephemeral,
         messages=run.state.messages,
         tokens=pressure.tokens,
         threshold=pressure.threshold,

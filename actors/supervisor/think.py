@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 from ...protocol.commands import ThinkReply, ThinkRequest
@@ -35,12 +36,12 @@ async def think(run: Run) -> ModelResponse:
     return response
 
 
-async def call_model(run: Run, **options: Any) -> ModelResponse:
+def call_model(run: Run, **options: Any) -> Awaitable[ModelResponse]:
     """One counted model call on the conversation, by way of the agent's model hooks. The options are those of :func:`ask`."""
     hooks = run.agent.hooks
     if hooks.before_model or hooks.after_model:
-        return await call_with_hooks(run, ask, **options)
-    return await ask(run, **options)
+        return call_with_hooks(run, ask, **options)
+    return ask(run, **options)
 
 
 async def ask(
