@@ -233,6 +233,20 @@ async def test_calls_that_no_after_hook_is_called_for_end_as_they_were_recorded(
     assert attributes(span)["umbel.tool.cache_hit"] is False
 
 
+async def test_a_call_takes_as_long_as_its_body_whatever_it_waits_for_afterwards() -> None:
+    times = iter([0, 1_000_000_000, 9_000_000_000, 10_000_000_000])
+    told = Telemetry(clock=lambda: next(times))
+    run = RunInfo(run_id="r1")
+    state = await told.hook.on_before_invocation("go", AgentState(run_id="r1"))
+    await told.hook.on_before_tool_call(BeforeToolCall(tool_name="add", run=run))
+    await told.hook.on_after_tool_call(AfterToolCall(tool_name="add", result="1", duration_ms=2_500, run=run))
+    await told.hook.on_after_invocation(state, True)
+    span = told.span("execute_tool")
+    assert (span.start_time, span.end_time) == (1_000_000_000, 3_500_000_000)
+    assert told.metric("umbel.tool.duration")[0].sum == 2.5
+    assert told.metric("umbel.invocation.duration")[0].sum == 10.0
+
+
 async def test_open_spans_end_with_the_run(told: Telemetry) -> None:
     run = RunInfo(run_id="r1")
     state = await told.hook.on_before_invocation("go", AgentState(run_id="r1"))
