@@ -319,7 +319,7 @@ class TelemetryHook(Hook):
             context=set_span_in_context(trace.span, _nothing()),
             kind=kind or SpanKind.INTERNAL,
             attributes=attributes,
-            start_time=start_time or self.clock(),
+            start_time=self.clock() if start_time is None else start_time,
         )
         return span
 
