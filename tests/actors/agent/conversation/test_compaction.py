@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -183,6 +185,7 @@ class TestWhenItIsDue:
         done = await forced(messages, 4_000, reported_tokens=counted, summarise=SummaryModel("S"))
         assert done.tokens_before == 3 * estimate
         assert done.tokens_after == 3 * estimate_tokens(done.messages)
+        assert done.messages[3:] == tuple(messages[-3:])  # three times 100 estimated tokens in a quarter of 4,000 counted ones
 
 
 class TestPrune:
@@ -209,7 +212,9 @@ class TestPrune:
 
     @pytest.mark.spec("MEM-13")
     async def test_what_would_have_to_be_done_again_at_once_does_not_count(self) -> None:
-        messages = [*talk(20), *turn(1, 800), *turn(2, 400)]  # clearing saves less than a tenth of the window
+        messages = [*talk(16), *turn(1, 800), *turn(2, 800)]
+        budgets = budgets_of(CompactionConfig(), 2_700)
+        assert budgets.goal < estimate_tokens(messages) - 200 + 30 < budgets.threshold  # with the first output cleared
         done = await forced(messages, 2_700, tool_output_keep_tokens=0, summarise=SummaryModel("S"))
         assert done.stage == "summarize"
 
@@ -299,6 +304,10 @@ class TestSummarize:
         unasked = await forced(talk(12), 1_200)
         assert unasked.messages == done.messages
 
+    async def test_a_summary_longer_than_was_asked_for_is_cut(self) -> None:
+        done = await forced(talk(12), 1_200, summarise=SummaryModel("s" * 50_000))
+        assert not done.exhausted and len(done.summary or "") == 256 * 4
+
     async def test_a_cancelled_summary_is_not_swallowed(self) -> None:
         async def cancelled(messages: list[Message], max_tokens: int) -> str:
             raise asyncio.CancelledError
@@ -325,6 +334,15 @@ class TestSummarize:
         assert len(listed) == 64 and listed == list(range(listed[0], listed[0] + 64))
         again = await forced([*done.messages, *talk(30)[2:]], 3_000, summarise=SummaryModel("S"))
         assert f"obs_{listed[-1]}: look" in (again.messages[2].content or "")
+
+    async def test_outputs_that_the_model_has_read_go_before_those_it_has_not(self) -> None:
+        request = Message.user("u" * 9_200)
+        batch = [calls("a", "b"), result("a", "A" * 800), result("b", "B" * 800)]
+        messages = [Message.system("system"), request, *talk(10)[2:], *turn(1, 2_000), *batch]
+        done = await forced(messages, 4_000, summarise=SummaryModel("S"))
+        assert done.stage == "summarize" and not done.exhausted
+        assert done.messages[-5].tool_calls and done.messages[-4].metadata["cleared_output"]
+        assert done.messages[-3:] == tuple(batch)
 
     async def test_a_batch_too_large_to_send_loses_outputs_rather_than_the_run(self) -> None:
         ids = [f"b{n}" for n in range(6)]
@@ -379,3 +397,31 @@ async def test_the_event_shows_all_but_the_messages() -> None:
     assert (event.iteration, event.stage, event.context_window, event.summary) == (5, "summarize", 1_200, "the summary")
     assert (event.messages_before, event.messages_after) == (14, len(done.messages))
     assert event.tokens_before > event.threshold >= event.tokens_after > 0
+
+
+@pytest.mark.spec("MEM-12", "MEM-13", "MEM-14")
+async def test_a_long_run_never_sends_more_than_its_window() -> None:
+    window, memory, config = 4_000, CompactionMemory(), CompactionConfig()
+    sizes = random.Random(7)
+    messages, reported = tuple(work(0)), None
+    stages: Counter[str] = Counter()
+    for iteration in range(1, 301):
+        done = await compact(
+            messages,
+            config=config,
+            window=window,
+            reported_tokens=reported,
+            iteration=iteration,
+            memory=memory,
+            summarise=SummaryModel("s" * 1_000),
+        )
+        if done is not None:
+            assert not done.exhausted, done.detail
+            stages[done.stage] += 1
+            messages = done.messages
+        reported = int(estimate_tokens(messages) * 1.3)  # this provider's tokens are shorter
+        assert reported < window
+        messages = (*messages, *turn(iteration, sizes.randrange(1_200)))
+    validate_history(messages)
+    assert messages[:2] == tuple(work(0))
+    assert stages["prune"] > 1 and stages["summarize"] > 1 and stages.total() < 100

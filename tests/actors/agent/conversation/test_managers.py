@@ -269,7 +269,17 @@ class TestLLMCompactor:
             request = await compactor.aapply(work(turns))
             assert estimate_tokens(request) <= compactor.limit
             assert len(summaries(request)) == 1
+            assert compactor.apply(work(turns)) == request  # the sync form knows it by now
         assert len(summarise.asked) < 12
+
+    def test_clearing_moves_in_jumps(self) -> None:
+        compactor = LLMCompactor(4_000, tool_output_ttl=3, slide_step=4)
+        horizons = []
+        for turns in range(35, 60):
+            request = compactor.apply(work(turns))
+            assert summaries(request) == [] and len(request) == len(work(turns))
+            horizons.append(sum(one != other for one, other in zip(request, work(turns), strict=True)))
+        assert {later - earlier for earlier, later in pairwise(horizons)} == {0, 4}
 
     def test_cuts_move_in_jumps(self) -> None:
         compactor = LLMCompactor(2_000, head_turns=1, slide_step=4)
