@@ -203,12 +203,12 @@ class TestPrune:
 
     @pytest.mark.spec("MEM-13")
     async def test_short_outputs_and_unseen_ones_stay(self) -> None:
-        batch = [calls("a", "b"), result("a", "A" * 3_000), result("b", "B" * 3_000)]
+        batch = [calls("a", "b"), result("a", "A" * 3_000), result("b", "B" * 3_000), Message.system("a note of the loop")]
         messages = [*work(10, 250), *turn(20, 3_600), *batch]
         done = await forced(messages, 4_000, tool_output_keep_tokens=0)
         assert done.stage == "prune"
         assert [message for n, message in enumerate(done.messages) if message != messages[n]] == [done.messages[23]]
-        assert done.messages[-2:] == tuple(batch[1:])
+        assert done.messages[-4:] == tuple(batch)
 
     @pytest.mark.spec("MEM-13")
     async def test_what_would_have_to_be_done_again_at_once_does_not_count(self) -> None:
@@ -337,18 +337,21 @@ class TestSummarize:
 
     async def test_outputs_that_the_model_has_read_go_before_those_it_has_not(self) -> None:
         request = Message.user("u" * 9_200)
-        batch = [calls("a", "b"), result("a", "A" * 800), result("b", "B" * 800)]
+        note = Message.system("a note of the loop")
+        batch = [calls("a", "b"), result("a", "A" * 800), result("b", "B" * 800), note]
         messages = [Message.system("system"), request, *talk(10)[2:], *turn(1, 2_000), *batch]
         done = await forced(messages, 4_000, summarise=SummaryModel("S"))
         assert done.stage == "summarize" and not done.exhausted
-        assert done.messages[-5].tool_calls and done.messages[-4].metadata["cleared_output"]
-        assert done.messages[-3:] == tuple(batch)
+        assert done.messages[-6].tool_calls and done.messages[-5].metadata["cleared_output"]
+        assert done.messages[-4:] == tuple(batch)
 
-    async def test_a_batch_too_large_to_send_loses_outputs_rather_than_the_run(self) -> None:
+    @pytest.mark.parametrize("before", [0, 3])
+    async def test_a_batch_too_large_to_send_loses_outputs_rather_than_the_run(self, before: int) -> None:
         ids = [f"b{n}" for n in range(6)]
         batch = [calls(*ids), *(result(i, "y" * 1_200) for i in ids)]
-        done = await forced([*talk(3), *batch], 1_500, summarise=SummaryModel("S"))
+        done = await forced([*talk(before), *batch], 1_500, summarise=SummaryModel("S"))
         assert not done.exhausted and done.messages[-1] == batch[-1]
+        assert all(message.metadata["cleared_output"] for message in done.messages[-6:-1])
         validate_history(done.messages)
 
 
@@ -378,6 +381,14 @@ class TestExhausted:
         assert second.exhausted is refused
         assert len(model.asked) == (1 if refused else 2)
         assert (second.messages == tuple(longer)) is refused
+
+    async def test_outputs_are_given_up_before_the_run(self) -> None:
+        memory, model = CompactionMemory(), SummaryModel("S")
+        first = await forced(talk(12), 1_200, memory=memory, iteration=5, summarise=model)
+        longer = [*first.messages, calls("a", "b"), result("a", "A" * 2_400), result("b", "B" * 400)]
+        second = await forced(longer, 1_200, memory=memory, iteration=6, summarise=model)
+        assert (second.stage, second.exhausted, len(model.asked)) == ("prune", False, 1)
+        assert second.messages[-1] == longer[-1] and second.messages[-2].metadata["cleared_output"]
 
     async def test_runs_do_not_share_their_memories(self) -> None:
         for _ in range(2):
