@@ -288,8 +288,8 @@ class TestLLMCompactor:
         assert 3 <= changes <= 10
 
 
-def test_managers_travel_without_what_they_remember() -> None:
-    manager = SummarizingManager(5, 1)
+@pytest.mark.parametrize("manager", [SummarizingManager(5, 1), LLMCompactor(1_000)])
+def test_managers_travel_without_what_they_remember(manager: SummarizingManager | LLMCompactor) -> None:
     fresh = pickle.dumps(manager)
     manager._summaries.keep(b"key", "text")
     assert pickle.dumps(manager) == fresh
