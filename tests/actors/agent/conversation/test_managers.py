@@ -88,6 +88,27 @@ def test_broken_conversations_are_repaired_not_refused(manager: ConversationMana
         assert paired(request) == request
 
 
+class LastTwo:
+    """Somebody's own manager, which knows nothing of calls and results."""
+
+    def apply(self, messages: Sequence[Message]) -> list[Message]:
+        return list(messages[-2:])
+
+
+class LastTwoLater(LastTwo):
+    async def aapply(self, messages: Sequence[Message]) -> list[Message]:
+        return [*messages[:2], *self.apply(messages)]
+
+
+@pytest.mark.spec("LOOP-43")
+@pytest.mark.case(13)
+async def test_what_another_manager_separates_is_dropped_and_its_async_form_is_preferred() -> None:
+    messages = [*work(0), calls("a", "b", text="looking"), result("a"), result("b"), Message.assistant("done")]
+    assert await manage(LastTwo(), messages) == messages[-1:]
+    assert await manage(LastTwo(), messages[:3]) == [Message.user("request"), Message.assistant("looking")]
+    assert await manage(LastTwoLater(), messages) == [*work(0), messages[-1]]
+
+
 @pytest.mark.spec("MEM-2")
 def test_the_null_manager_copies() -> None:
     messages = work(3)

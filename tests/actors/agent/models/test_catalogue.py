@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from umbel.actors.agent.models import catalogue
 from umbel.actors.agent.models.catalogue import (
     ModelFacts,
     Prices,
+    adopt,
     facts_of,
+    facts_to_carry,
     price_of,
     register_model,
     require_prices,
@@ -141,6 +144,17 @@ class TestRegistering:
             register_model("m", **values)
         with pytest.raises(ConfigurationError, match="name is empty"):
             register_model(" ", context_window=1)
+
+    def test_what_is_known_travels_to_other_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        register_model("own", input_price=1, output_price=2)
+        carried = pickle.loads(pickle.dumps(facts_to_carry(["corp:own-2026-01-01", "corp:unheard-of", Priced(None), object()])))
+        assert carried.keys() == {"corp:own-2026-01-01", "gpt-4o"}
+        monkeypatch.setattr(catalogue, "_registered", {})
+        assert price_of("corp:own-2026-01-01") is None
+        register_model("corp:own-2026-01-01", context_window=5)
+        adopt(carried)
+        assert facts_of("corp:own-2026-01-01") == ModelFacts(context_window=5, input_price=1, output_price=2)
+        assert facts_of("gpt-4o") == known("openai", "gpt-4o")
 
 
 class TestFile:
