@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from umbel.actors.agent.conversation import (
@@ -136,6 +136,7 @@ class TestSizes:
         assert reported_size(None) is reported_size(Usage()) is None
         assert reported_size(Usage(prompt_tokens=5, cache_creation_tokens=3, cache_read_tokens=2, cached_tokens=4)) == 10
 
+    @settings(deadline=None)  # the machine may be busy
     @given(histories(), st.integers(0, 20))
     def test_counting_only_what_is_new_gives_the_same(self, messages: list[Message], cut: int) -> None:
         running = RunningEstimate()
@@ -250,6 +251,7 @@ class TestSummarize:
 
     @pytest.mark.spec("MEM-14")
     @pytest.mark.case(13)
+    @settings(deadline=None)  # the machine may be busy
     @given(histories(), st.integers(200, 3_000), st.sampled_from(["short", "x" * 20_000, None]), st.integers(0, 8_000))
     def test_whatever_is_kept_is_a_valid_conversation(
         self, messages: list[Message], window: int, answer: str | None, reported: int
