@@ -128,6 +128,9 @@ if TYPE_CHECKING:
     from .actors.tools.builtin.search import (
         web_search_tool as web_search_tool,
     )
+    from .actors.tools.builtin.stored import (
+        stored_result_tool as stored_result_tool,
+    )
     from .actors.tools.context import (
         ToolContext as ToolContext,
     )
@@ -501,6 +504,7 @@ _HOMES = {
     "actors.tools.builtin.http": ("HttpFetcher",),
     "actors.tools.builtin.question": ("ask_user",),
     "actors.tools.builtin.search": ("SearchHit", "web_search_tool"),
+    "actors.tools.builtin.stored": ("stored_result_tool",),
     "actors.tools.context": ("ToolContext", "current_tool_context"),
     "actors.tools.decorator": ("Tool", "tool"),
     "actors.tools.interrupt": ("Interrupt",),

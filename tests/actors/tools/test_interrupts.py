@@ -62,8 +62,8 @@ async def test_the_question_arrives_from_wherever_the_body_runs(runtime: Runtime
 async def test_the_answer_makes_the_call_go_through(runtime: Runtime) -> None:
     async with executor_of(runtime, *WHERE.values()) as execute:
         for where, chosen in WHERE.items():
-            reply = await execute(chosen, {"item": "x"}, {"approved": ["é", 1, None]})
-            assert (reply.interrupt, reply.result.content) == (None, "x: {'approved': ['é', 1, None]} True"), where
+            reply = await execute(chosen, {"item": "x"}, {"approved": ["é", 2**70, None]})
+            assert (reply.interrupt, reply.result.content) == (None, f"x: {{'approved': ['é', {2**70}, None]}} True"), where
 
 
 @pytest.mark.spec("OURS-2", "TOOL-38")
