@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from ....protocol.messages import FinishReason, Message, ModelChunk, ModelResponse, ToolCall, Usage
@@ -34,6 +35,28 @@ class ModelProtocol(Protocol):
     ) -> AsyncIterator[ModelChunk]:
         """The same reply in pieces: text as it arrives, whole tool calls late, usage and stop reason last."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the loop must know of a model, from attributes of these names.
+
+    Attributes:
+        native_tools: tool calls come as structured data.
+        supports_response_format: ``complete`` and ``stream`` take ``response_format={"type": "json_schema", ...}``.
+        stateful: the provider keeps the conversation and wants new messages only.
+        family: whose call markup it may leak into its text, or None.
+    """
+
+    native_tools: bool = True
+    supports_response_format: bool = False
+    stateful: bool = False
+    family: str | None = None
+
+    @classmethod
+    def of(cls, model: object) -> Capabilities:
+        """Those of ``model``; what it does not say is as by default."""
+        return cls(**{name: getattr(model, name) for name in cls.__slots__ if hasattr(model, name)})
 
 
 async def collect(stream: AsyncIterable[ModelChunk]) -> ModelResponse:
