@@ -15,7 +15,7 @@ from ...protocol.events import ModelRetryEvent
 from ...protocol.messages import Message, ModelResponse
 from ..definitions import Definitions
 from ..frames import Caller
-from .models.base import aclose, collect
+from .models.base import FormatOptional, ModelProtocol, aclose, collect
 from .models.registry import resolve_model
 from .models.retry import RetryingModel, RetryNotice, RetryPolicy
 
@@ -51,7 +51,9 @@ class AgentActor:
         model, policy = self._model(agent, request.auxiliary)
         settings = {**agent.model_settings, **request.model_kwargs}
         tools = agent.tool_schemas if request.use_tools and agent.tool_schemas else None
-        retrying = RetryingModel(model, policy, on_retry=partial(_tell, caller))
+        retrying: ModelProtocol = RetryingModel(model, policy, on_retry=partial(_tell, caller))
+        if "response_format" in settings:
+            retrying = FormatOptional(retrying)
         if request.stream:
             response = await collect(_forward(retrying.stream(list(conversation), tools, **settings), caller))
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -57,6 +57,45 @@ class Capabilities:
     def of(cls, model: object) -> Capabilities:
         """Those of ``model``; what it does not say is as by default."""
         return cls(**{name: getattr(model, name) for name in cls.__slots__ if hasattr(model, name)})
+
+
+class FormatOptional:
+    """A model that is called again without ``response_format`` when it does not know that argument.
+
+    Source: spec API-43.
+    """
+
+    def __init__(self, model: ModelProtocol) -> None:
+        self._model = model
+
+    async def complete(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None = None, **kwargs: Any
+    ) -> ModelResponse:
+        """The whole reply."""
+        try:
+            return await self._model.complete(messages, tools, **kwargs)
+        except TypeError:
+            if kwargs.pop("response_format", None) is None:
+                raise
+        return await self._model.complete(messages, tools, **kwargs)
+
+    async def stream(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None = None, **kwargs: Any
+    ) -> AsyncGenerator[ModelChunk, None]:
+        """The reply in pieces. Once one was handed on, an error is raised."""
+        forwarded = False
+        while True:
+            chunks = self._model.stream(messages, tools, **kwargs)
+            try:
+                async for chunk in chunks:
+                    forwarded = True
+                    yield chunk
+                return
+            except TypeError:
+                if forwarded or kwargs.pop("response_format", None) is None:
+                    raise
+            finally:
+                await aclose(chunks)
 
 
 async def collect(stream: AsyncIterable[ModelChunk]) -> ModelResponse:

@@ -111,8 +111,12 @@ def events(message: dict[str, Any], cut: Any = None) -> Iterator[dict[str, Any]]
     fields = {"text": ("text", "text_delta"), "thinking": ("thinking", "thinking_delta")}
     for index, block in enumerate(message["content"]):
         kind = block["type"]
-        blank = {"text": {"text": ""}, "tool_use": {"input": {}}, "thinking": {"thinking": "", "signature": ""}}.get(kind, {})
-        yield {"type": "content_block_start", "index": index, "content_block": {**block, **blank}}
+        blanks: dict[str, dict[str, Any]] = {
+            "text": {"text": ""},
+            "tool_use": {"input": {}},
+            "thinking": {"thinking": "", "signature": ""},
+        }
+        yield {"type": "content_block_start", "index": index, "content_block": block | blanks.get(kind, {})}
         if kind in fields:
             field, delta = fields[kind]
             for piece in cut(block[field]):
