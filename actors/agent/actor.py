@@ -16,7 +16,7 @@ from ...protocol.messages import Message, ModelResponse
 from ..definitions import Definitions
 from ..frames import Caller
 from .conversation.manager import manage
-from .models.base import aclose, collect
+from .models.base import FormatOptional, ModelProtocol, aclose, collect
 from .models.registry import resolve_model
 from .models.retry import RetryingModel, RetryNotice, RetryPolicy
 
@@ -57,7 +57,9 @@ class AgentActor:
         model, policy = self._model(agent, request.role)
         settings = {**agent.model_settings, **request.model_kwargs}
         tools = agent.schemas(request.activated) if request.use_tools else None
-        retrying = RetryingModel(model, policy, on_retry=partial(_tell, caller))
+        retrying: ModelProtocol = RetryingModel(model, policy, on_retry=partial(_tell, caller))
+        if "response_format" in settings:
+            retrying = FormatOptional(retrying)
         if request.stream:
             response = await collect(_forward(retrying.stream(messages, tools or None, **settings), caller))
         else:

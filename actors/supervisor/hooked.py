@@ -27,7 +27,9 @@ async def call_with_hooks(run: Run, ask: Ask, messages: list[Message] | None = N
     request = list(before.messages)
     for _ in range(MAX_MODEL_ATTEMPTS):
         response = await ask(run, request, **options)
-        after = AfterModelCall(run=run.info, count=run.count, ephemeral=run.request.ephemeral, response=response, messages=request)
+        after = AfterModelCall(
+            run=run.info, count=run.count, ephemeral=run.request.ephemeral, response=response, messages=request
+        )
         await call(hooks.after_model, after)
         run.publish(after.drain())
         if not after.retry:
@@ -40,7 +42,12 @@ async def before_tool(run: Run, slot: Any) -> None:
     """Hooks may change a call's arguments, add secret ones, or keep it from running."""
     call_ = slot.call
     event = BeforeToolCall(
-        run=run.info, count=run.count, ephemeral=run.request.ephemeral, tool_name=call_.name, tool_call_id=call_.id, arguments=call_.arguments
+        run=run.info,
+        count=run.count,
+        ephemeral=run.request.ephemeral,
+        tool_name=call_.name,
+        tool_call_id=call_.id,
+        arguments=call_.arguments,
     )
     await call(run.agent.hooks.before_tool, event)
     run.publish(event.drain())

@@ -48,13 +48,13 @@ async def compacted(run: Run) -> str | None:
     if done is None:
         return None
     run.emit(CompactionEvent, **done.event_fields())
-    if done.exhausted:
-        run.last_text = done.detail or "the conversation does not fit into the model's context window any more"
-        return "context_exhausted"
     run.state = run.state.evolve(messages=done.messages)
     run.sent = 0  # the agent actor holds the conversation as it was
     memo.prompt_tokens = 0
-    return None
+    if not done.exhausted:
+        return None
+    run.last_text = done.detail or "the conversation does not fit into the model's context window any more"
+    return "context_exhausted"
 
 
 async def asked_hooks(run: Run, pressure: Pressure) -> str | None:

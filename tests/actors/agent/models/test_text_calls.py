@@ -99,7 +99,7 @@ def named(found: Recovery | None) -> list[tuple[str, dict[str, Any]]] | None:
 # --- leaked markup ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("LOOP-54", "LOOP-55", "LOOP-57")
+@pytest.mark.spec("LOOP-55")
 @each
 def test_leaked_calls_are_found_behind_prose_which_is_kept(written: str) -> None:
     text = f"Let me look.\n\n{markup(written, ('weather', PARIS), ('now', {}))}"
@@ -148,7 +148,6 @@ def test_arguments_must_be_an_object(arguments: str) -> None:
     assert leaked("kimi", begin + call + end) is None
 
 
-@pytest.mark.spec("LOOP-54")
 @each
 def test_reasoning_is_read_only_when_the_body_is_empty(written: str) -> None:
     thought = f"I need the weather.\n{markup(written, ('weather', PARIS))}"
@@ -159,7 +158,6 @@ def test_reasoning_is_read_only_when_the_body_is_empty(written: str) -> None:
     assert leaked(written, "It is sunny.", thought) is None
 
 
-@pytest.mark.spec("LOOP-58")
 @each
 @pytest.mark.parametrize("prose", ["Let me look.", ""])
 def test_an_unfinished_block_is_cut_back_to_its_prose(written: str, prose: str) -> None:
@@ -170,7 +168,6 @@ def test_an_unfinished_block_is_cut_back_to_its_prose(written: str, prose: str) 
         assert found == Recovery((), prose or None, unfinished=True), whole[:length]
 
 
-@pytest.mark.spec("LOOP-58")
 @each
 def test_a_whole_call_before_an_unfinished_one_is_not_run(written: str) -> None:
     second = markup(written, ("weather", PARIS)).rstrip()[:-2]
@@ -247,7 +244,7 @@ def generic(text: str) -> Recovery | None:
     return recover(text, None, TOOLS, (), generic=True)
 
 
-@pytest.mark.spec("LOOP-56", "LOOP-57")
+@pytest.mark.spec("LOOP-56")
 @pytest.mark.parametrize(
     "text",
     [
@@ -308,7 +305,6 @@ def test_everything_else_is_an_answer(text: str) -> None:
     assert generic(text) is None
 
 
-@pytest.mark.spec("LOOP-54")
 def test_leaked_markup_goes_before_generic_calls() -> None:
     found = recover(f"So:\n{hermes('now', {})}", None, TOOLS, ["hermes"], generic=True)
     assert found is not None
