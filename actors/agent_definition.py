@@ -11,6 +11,7 @@ from ..protocol.messages import Message
 from ..protocol.state import AgentState
 from .agent.conversation.selection import choose, window_of
 from .agent.conversation.tokens import schema_tokens
+from .agent.conversation.window import SlidingWindow
 from .agent.models.catalogue import adopt, facts_to_carry, price_of, require_prices
 from .agent.models.leaked_calls import check_formats, family_of, formats_of
 from .agent.models.registry import ModelFactory, registered_factories
@@ -104,7 +105,7 @@ class Agent(Runnable):
         """The model's window, and who keeps requests and the conversation within it."""
         config = self.config
         self.manager, self.compaction, self.window = choose(config, config.model, window_of(config, config.model))
-        self.manages_at_once = not hasattr(self.manager, "aapply")
+        self.sent_whole = self.manager.window_size if isinstance(self.manager, SlidingWindow) else 0  # messages; most requests
         self.tools_tokens = schema_tokens(self._schemas) if self.compaction is not None else 0
 
     def _recovery(self) -> None:

@@ -52,8 +52,8 @@ class AgentActor:
             conversation = self._conversation(request, agent.system_message)
             if conversation is None:
                 return ThinkReply.trusted(need_conversation=True)
-            shortened = agent.manager.apply(conversation) if agent.manages_at_once else manage(agent.manager, conversation)
-            messages = shortened if isinstance(shortened, list) else await shortened
+            whole = len(conversation) <= agent.sent_whole
+            messages = list(conversation) if whole else await manage(agent.manager, conversation)
         model, policy = self._model(agent, request.role)
         settings = {**agent.model_settings, **request.model_kwargs}
         tools = agent.schemas(request.activated) if request.use_tools else None

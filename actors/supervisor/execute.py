@@ -209,7 +209,7 @@ async def perform(run: Run, slot: Slot) -> ToolResult:
     except UmbelError as error:
         result = refuse(slot.call, error.message, error.code)
     limit = run.config.max_tool_result_length
-    if limit and len(result.content) > limit:
+    if limit and max(len(result.content), len(result.error or "")) > limit:
         share, store = run.config.tool_result_head_fraction, run.config.tool_result_store
         result = await limited(result, limit=limit, head_fraction=share, store=store)
     return result

@@ -91,7 +91,7 @@ async def test_the_auxiliary_model_answers_where_it_is_asked_for() -> None:
     agent = Agent(ScriptedModel([text("main")]), auxiliary_model=ScriptedModel([text("side")]))
     actor, key = host(agent)
     assert said(await actor.think(ask(key, 0, ONE), Caller())) == "main"
-    assert said(await actor.think(ask(key, 0, ONE, auxiliary=True), Caller())) == "side"
+    assert said(await actor.think(ask(key, 0, ONE, role="auxiliary"), Caller())) == "side"
 
 
 async def test_what_is_not_a_reply_is_a_typed_error() -> None:
