@@ -17,7 +17,8 @@ from ...protocol.commands import ExecuteCall, ToolProgress, ToolReply
 from ...protocol.errors import PeerLost, UmbelError
 from ...protocol.events import ToolCompleteEvent, ToolProgressEvent, ToolStartEvent
 from ...protocol.messages import Message, ModelResponse, ToolCall, ToolResult
-from ...protocol.state import PendingInterrupt, ReasoningStep, ToolExecution
+from ...protocol.state import ReasoningStep, ToolExecution
+from ...protocol.turn import PendingInterrupt
 from ..tools.executor import unknown_tool_text
 from ..tools.limits import limited
 from ..tools.verification import REMINDER, blocked, unverified_writes, wrote

@@ -16,10 +16,10 @@ from umbel.actors.agent.models import (
     OpenAICompatibleModel,
     RetryingModel,
     RetryPolicy,
+    breaker as breakers,
     collect,
     register_provider,
 )
-from umbel.actors.agent.models import breaker as breakers
 from umbel.actors.agent.models.breaker import Breaker
 from umbel.actors.agent.models.gate import Gate
 from umbel.protocol.errors import (

@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from umbel.actors.agent.models import Recovery, recover
 from umbel.actors.agent.models.leaked_calls import FORMATS, check_formats, family_of, find_leak, formats_of
