@@ -496,6 +496,7 @@ def refusal(status: int, kind: str, text: str = "no", **headers: str) -> httpx.R
         (refusal(403, "permission_error"), AuthenticationFailed),
         (refusal(400, "invalid_request_error"), BadRequest),
         (refusal(404, "not_found_error"), BadRequest),
+        (refusal(400, "invalid_request_error", "Your credit balance is too low to use the API."), AuthenticationFailed),
         (refusal(400, "invalid_request_error", "prompt is too long: 210000 tokens > 200000"), ContextOverflow),
         (httpx.Response(200, json={"type": "error", "error": {"type": "overloaded_error", "message": "x"}}), Overloaded),
         (httpx.Response(200, json={"choices": []}), MalformedResponse),

@@ -344,10 +344,24 @@ def test_whatever_is_found_would_be_taken_by_a_tool(text: str, in_reasoning: boo
 
 @pytest.mark.parametrize("fragment", FRAGMENTS)
 def test_repetition_does_not_blow_up(fragment: str) -> None:
-    """A megabyte of each fragment; a scan that starts over at every one would run into the time limit of the test."""
+    """A megabyte of each fragment."""
     text = fragment * (1_000_000 // len(fragment))
     assert not (recover(text, None, TOOLS, FORMATS, True) or Recovery()).calls
     assert find_leak(text + " prose", FORMATS, Offers(TOOLS)) is None
+
+
+def test_many_openings_are_not_all_tried() -> None:
+    """Several megabytes: a scan that looks at the whole text for each would run into the time limit of the test."""
+    assert find_leak("<tool_call>" * 400_000, ["hermes"], Offers(TOOLS)) is None
+
+
+@pytest.mark.parametrize("written", ["hermes", "kimi"])
+def test_a_flood_of_calls_is_not_run(written: str) -> None:
+    found = leaked(written, markup(written, *[("now", {})] * 99))
+    assert found is not None
+    assert len(found.calls) == 99
+    assert leaked(written, markup(written, *[("now", {})] * 100)) is None
+    assert leaked(written, markup(written, *[("now", {})] * 150)) is None
 
 
 @pytest.mark.parametrize("depth", [200, 100_000])
