@@ -20,7 +20,7 @@ from .checkpoints.registry import resolve_url
 from .runnable import Runnable
 from .supervisor.hooks.dispatch import Hooks
 from .supervisor.reasoning.reflexion import Reflector
-from .supervisor.structured import schema_instruction
+from .supervisor.structured import response_format, schema_instruction
 from .tools.decorator import Tool, require_tools
 
 
@@ -78,6 +78,10 @@ class Agent(Runnable):
         self._context()
         self._recovery()
         self.blank_state = self._blank_state()
+        # Only without tools: with a format, some providers never call one (API-46).
+        formatted = config.output_schema is not None and not config.tools
+        strict = config.output_schema_strict
+        self.step_settings = {"response_format": response_format(config.output_schema, strict)} if formatted else {}
         given = {"temperature": config.temperature, "max_tokens": config.max_tokens}
         self.model_settings = {name: value for name, value in given.items() if value is not None}
 

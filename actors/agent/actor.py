@@ -16,7 +16,7 @@ from ...protocol.messages import Message, ModelResponse
 from ..definitions import Definitions
 from ..frames import Caller
 from .conversation.manager import manage
-from .models.base import FormatOptional, ModelProtocol, aclose, collect
+from .models.base import Capabilities, FormatOptional, ModelProtocol, aclose, collect
 from .models.registry import resolve_model
 from .models.retry import RetryingModel, RetryNotice, RetryPolicy
 
@@ -59,7 +59,10 @@ class AgentActor:
         tools = agent.schemas(request.activated) if request.use_tools else None
         retrying: ModelProtocol = RetryingModel(model, policy, on_retry=partial(_tell, caller))
         if "response_format" in settings:
-            retrying = FormatOptional(retrying)
+            if request.exact or Capabilities.of(model).supports_response_format:
+                retrying = FormatOptional(retrying)
+            else:
+                del settings["response_format"]  # an ordinary step can do without; a repair asks for it anyway
         if request.stream:
             response = await collect(_forward(retrying.stream(messages, tools or None, **settings), caller))
         else:

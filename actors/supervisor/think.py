@@ -18,7 +18,7 @@ ATTEMPTS = 4  # agent actors tried before the loss of one ends the run
 
 async def think(run: Run) -> ModelResponse:
     """Call the model on the conversation, append its reply, count it, and tell the subscriber."""
-    response = await call_model(run, stream=run.request.stream_tokens)
+    response = await call_model(run, stream=run.request.stream_tokens, **run.agent.step_settings)
     message = run.adopt_calls(response)
     if message is not response.message:
         response = response.evolve(message=message)
