@@ -17,6 +17,7 @@ from umbel.actors.agent.conversation import (
     window_of,
 )
 from umbel.protocol.errors import ConfigurationError
+from umbel.protocol.messages import Message
 
 
 class Config(NamedTuple):
