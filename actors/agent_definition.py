@@ -11,7 +11,8 @@ from ..protocol.messages import Message
 from ..protocol.state import AgentState
 from .agent.conversation.selection import choose, window_of
 from .agent.conversation.tokens import schema_tokens
-from .agent.models.catalogue import price_of
+from .agent.conversation.window import SlidingWindow
+from .agent.models.catalogue import adopt, facts_to_carry, price_of, require_prices
 from .agent.models.leaked_calls import check_formats, family_of, formats_of
 from .agent.models.registry import ModelFactory, registered_factories
 from .builtin_tools import CATALOGUE_NOTE, with_builtin_tools
@@ -19,7 +20,7 @@ from .checkpoints.registry import resolve_url
 from .runnable import Runnable
 from .supervisor.hooks.dispatch import Hooks
 from .supervisor.reasoning.reflexion import Reflector
-from .supervisor.structured import schema_instruction
+from .supervisor.structured import response_format, schema_instruction
 from .tools.decorator import Tool, require_tools
 
 
@@ -60,6 +61,7 @@ class Agent(Runnable):
         if isinstance(settings.get("checkpointer"), str):
             settings["checkpointer"] = resolve_url(settings["checkpointer"])  # actors have other working directories
         self._use(build_config(config, settings))
+        self.hooks.attach(self)
 
     def _use(self, config: AgentConfig) -> None:
         self.hooks = Hooks(config.hooks, config.plugins)
@@ -76,6 +78,10 @@ class Agent(Runnable):
         self._context()
         self._recovery()
         self.blank_state = self._blank_state()
+        # Only without tools: with a format, some providers never call one (API-46).
+        formatted = config.output_schema is not None and not config.tools
+        strict = config.output_schema_strict
+        self.step_settings = {"response_format": response_format(config.output_schema, strict)} if formatted else {}
         given = {"temperature": config.temperature, "max_tokens": config.max_tokens}
         self.model_settings = {name: value for name, value in given.items() if value is not None}
 
@@ -103,6 +109,7 @@ class Agent(Runnable):
         """The model's window, and who keeps requests and the conversation within it."""
         config = self.config
         self.manager, self.compaction, self.window = choose(config, config.model, window_of(config, config.model))
+        self.sent_whole = self.manager.window_size if isinstance(self.manager, SlidingWindow) else 0  # messages; most requests
         self.tools_tokens = schema_tokens(self._schemas) if self.compaction is not None else 0
 
     def _recovery(self) -> None:
@@ -116,12 +123,8 @@ class Agent(Runnable):
         self.recovers_calls = config.text_tool_calls != "off" and bool(self.leaked_formats or self.generic_calls)
 
     def _blank_state(self) -> AgentState:
-        config, prices = self.config, price_of(self.config.model)
-        if config.max_cost_usd is not None and prices is None:
-            raise ConfigurationError(
-                f"max_cost_usd needs a model whose prices are known, and those of {config.model!r} are not: "
-                "give them with umbel.register_model(name, input_price=..., output_price=...)"
-            )
+        config = self.config
+        prices = price_of(config.model) if config.max_cost_usd is None else require_prices(config.model)
         return AgentState(
             agent_id=config.agent_id,
             max_iterations=config.max_iterations,
@@ -161,13 +164,15 @@ class Agent(Runnable):
         """Every model that a run may call."""
         return [self.model_of(role) for role in ("primary", "auxiliary", "grounding", "gsar", "summary")]
 
-    def __getstate__(self) -> tuple[AgentConfig, dict[str, ModelFactory]]:
-        return self._given.model_copy(update={"callback_handler": None}), self._factories()
+    def __getstate__(self) -> dict[str, Any]:
+        own = self._given.model_copy(update={"callback_handler": None, "context_window": self.window})
+        return {"config": own, "providers": self._factories(), "facts": facts_to_carry(self.models())}
 
-    def __setstate__(self, state: tuple[AgentConfig, dict[str, ModelFactory]]) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         Runnable.__init__(self)
-        config, self.providers = state
-        self._use(config)
+        self.providers = state["providers"]
+        adopt(state["facts"])
+        self._use(state["config"])
 
     def __repr__(self) -> str:
         return f"Agent({self.title!r}, tools={list(self.tools_by_name)})"
@@ -201,7 +206,8 @@ class Agent(Runnable):
         config = self.config
         extra = [config.system_prompt, config.termination, getattr(config.termination, "function", None)]
         extra += [config.final_answer_verifier, config.final_answer_fallback, config.output_schema]
-        extra += [type(config.conversation_manager), type(config.tool_result_store), *self.hooks.parts()]
+        manager = config.conversation_manager
+        extra += [type(manager), getattr(manager, "summarise", None), type(config.tool_result_store), *self.hooks.parts()]
         found: list[Any] = [type(self), *map(type, self.models()), *extra, *self._factories().values()]
         for model in self.models():
             found += model.parts() if hasattr(model, "parts") else []

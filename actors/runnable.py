@@ -110,7 +110,8 @@ class Runnable:
         """
         runtime = runtime or current_runtime()
         request = self._request(runtime, prompt, thread_id, metadata, ephemeral, model_kwargs, timeout)
-        return await self._result(runtime, request if full else request.evolve(full=False))
+        request, callback = self._observed(runtime, request if full else request.evolve(full=False))
+        return self._concluded(await self._execute(runtime, request, callback), callback)
 
     async def run(
         self,
@@ -167,7 +168,8 @@ class Runnable:
             NotPaused: nothing waits there, the id is unknown, or several questions are open and none is named.
         """
         runtime, request = self._resumption(answer, options)
-        return await self._result(runtime, request)
+        request, callback = self._observed(runtime, request)
+        return self._concluded(await self._execute(runtime, request, callback), callback)
 
     def resume_sync(self, answer: Any = None, **options: Any) -> AgentResult:
         """:meth:`aresume` for synchronous code."""
@@ -183,7 +185,8 @@ class Runnable:
         """
         runtime: RuntimePort = options.pop("runtime", None) or current_runtime()
         request = self._request(runtime, "", thread_id, **_rest(options))
-        return await self._result(runtime, request.evolve(mode="continue"))
+        request, callback = self._observed(runtime, request.evolve(mode="continue"))
+        return self._concluded(await self._execute(runtime, request, callback), callback)
 
     def pending_interrupts(self) -> list[dict[str, Any]]:
         """The questions of runs that this object saw pause: ``interrupt_id``, ``question``, ``tool_name``, ``thread_id``..."""
@@ -262,13 +265,14 @@ class Runnable:
             )
         return next(iter(self._paused.values()))
 
-    async def _result(self, runtime: RuntimePort, request: StartRun) -> AgentResult:
-        """Run a segment to its end."""
-        callback = None
-        if self.callback_handler is not None:
-            callback = Callback(self.callback_handler, lambda: runtime.cancel(request.run_id, request))
-            request = request.evolve(events=True)
-        outcome = await self._execute(runtime, request, callback)
+    def _observed(self, runtime: RuntimePort, request: StartRun) -> tuple[StartRun, Callback | None]:
+        """The request of a run whose events go to ``callback_handler``, if there is one."""
+        if self.callback_handler is None:
+            return request, None
+        return request.evolve(events=True), Callback(self.callback_handler, lambda: runtime.cancel(request.run_id, request))
+
+    def _concluded(self, outcome: RunOutcome, callback: Callback | None) -> AgentResult:
+        """The result that an outcome means, or its error."""
         if callback is not None and callback.error is not None:
             raise callback.error
         if outcome.error is not None:

@@ -100,7 +100,7 @@ class StartRun(Frozen):
     lease_cost_usd: float | None = None
     cancelled: bool = False
     mode: Literal["turn", "resume", "continue"] = "turn"
-    answers: JsonObject = Field(default_factory=dict)
+    answers: JsonObject | None = None
     perform: bool = False
     state: bytes | None = Field(default=None, exclude=True)
 

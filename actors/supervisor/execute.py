@@ -45,7 +45,7 @@ async def execute(run: Run, response: ModelResponse) -> str | None:
 async def resume(run: Run) -> str | None:
     """Go on with the calls that have got their answers: ``interrupted`` while others still wait. Source: OURS-2."""
     tools = run.agent.tools_by_name
-    answered = take_answers(run, run.request.answers, perform=run.request.perform)
+    answered = take_answers(run, run.request.answers or {}, perform=run.request.perform)
     slots = [Slot(waits[0].call, tools.get(waits[0].call.name), waits) for waits in answered]
     await batch(run, slots)
     return consequences(run, amend(run, slots))
@@ -188,7 +188,7 @@ async def perform(run: Run, slot: Slot) -> ToolResult:
     except UmbelError as error:
         result = refuse(slot.call, error.message, error.code)
     limit = run.config.max_tool_result_length
-    if limit and len(result.content) > limit:
+    if limit and max(len(result.content), len(result.error or "")) > limit:
         share, store = run.config.tool_result_head_fraction, run.config.tool_result_store
         result = await limited(result, limit=limit, head_fraction=share, store=store)
     return result
@@ -234,6 +234,7 @@ def fold(run: Run, slots: list[Slot]) -> list[ToolExecution]:
     """In call order: execution record, event, and the message that answers the call. Calls that ask are left open."""
     executions: list[ToolExecution] = []
     answers: list[Message] = []
+    now = datetime.now(UTC)
     for slot in slots:
         call, twin = slot.call, slot.twin
         if slot.asks:
@@ -243,7 +244,7 @@ def fold(run: Run, slots: list[Slot]) -> list[ToolExecution]:
             slot.reused = twin.result.error is None
         if slot.result is None:
             slot.result = refuse(call, CANCELLED if slot.began else NOT_STARTED, "cancelled")
-        executions.append(execution_of(slot, slot.result))
+        executions.append(execution_of(slot, slot.result, now))
         answers.append(Message.tool(slot.result))
         complete(run, slot)
     run.state = run.state.with_tool_results(executions, answers)
@@ -253,7 +254,7 @@ def fold(run: Run, slots: list[Slot]) -> list[ToolExecution]:
     return executions
 
 
-def execution_of(slot: Slot, result: ToolResult) -> ToolExecution:
+def execution_of(slot: Slot, result: ToolResult, now: datetime) -> ToolExecution:
     """The record of a call that is done."""
     return ToolExecution.trusted(
         tool_name=slot.call.name,
@@ -263,7 +264,7 @@ def execution_of(slot: Slot, result: ToolResult) -> ToolExecution:
         error=result.error,
         code=result.code,
         duration_ms=result.duration_ms,
-        timestamp=datetime.now(UTC),
+        timestamp=now,
         idempotent_cache_hit=slot.reused,
     )
 

@@ -64,6 +64,7 @@ async def after_tool(run: Run, slot: Slot, perform: Callable[[Run, Any], Awaitab
         return
     event = AfterToolCall(
         **facts(run),
+        duration_ms=result.duration_ms,
         tool_name=slot.call.name,
         tool_call_id=slot.call.id,
         arguments=slot.call.arguments,

@@ -30,7 +30,7 @@ from .execute import execute, resume
 from .hooks.dispatch import before_invocation_all, call
 from .notes import add_notes
 from .recover import repaired
-from .room import make_room
+from .room import crowded, make_room
 from .run import Run
 from .terminate import after_invocation, close_iteration, terminate
 from .think import release, think
@@ -94,7 +94,8 @@ async def iterate(run: Run) -> str:
             return reason
         run.state = run.state.next_iteration()
         add_notes(run)
-        reason = await make_room(run) or await act(run, await think(run))
+        reason = await make_room(run) if crowded(run) else None
+        reason = reason or await act(run, await think(run))
         if reason is not None:
             return reason
         if run.is_durable and has_executed(run):

@@ -11,7 +11,7 @@ from typing import Any
 from ...protocol.errors import NotPaused
 from ...protocol.events import InterruptEvent
 from ...protocol.messages import InterruptRequest
-from ...protocol.state import PendingInterrupt
+from ...protocol.turn import PendingInterrupt
 from .run import Run
 from .thread import where
 

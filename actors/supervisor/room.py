@@ -13,6 +13,11 @@ from .think import judge
 WORST_REPLY_TOKENS = 4_096  # of a model whose max_tokens is not set (LOOP-37)
 
 
+def crowded(run: Run) -> bool:
+    """Whether this agent has to look: it has a cost budget, or its model's window is known."""
+    return run.config.max_cost_usd is not None or run.agent.compaction is not None
+
+
 async def make_room(run: Run) -> str | None:
     """Stop before a call that could cost too much; shorten a conversation that would not fit. Source: LOOP-37 to LOOP-41."""
     if run.config.max_cost_usd is not None and run.state.would_exceed_cost_budget(run.config.max_tokens or WORST_REPLY_TOKENS):
@@ -43,13 +48,13 @@ async def compacted(run: Run) -> str | None:
     if done is None:
         return None
     run.emit(CompactionEvent, **done.event_fields())
-    if done.exhausted:
-        run.last_text = done.detail or "the conversation does not fit into the model's context window any more"
-        return "context_exhausted"
     run.state = run.state.evolve(messages=done.messages)
     run.sent = 0  # the agent actor holds the conversation as it was
     memo.prompt_tokens = 0
-    return None
+    if not done.exhausted:
+        return None
+    run.last_text = done.detail or "the conversation does not fit into the model's context window any more"
+    return "context_exhausted"
 
 
 async def asked_hooks(run: Run, pressure: Pressure) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 from ...protocol.commands import ToolProgress
 from ...protocol.events import CustomEvent, ToolCompleteEvent, ToolProgressEvent, ToolStartEvent
 from ...protocol.messages import ToolCall, ToolResult
-from ...protocol.state import PendingInterrupt
+from ...protocol.turn import PendingInterrupt
 from .run import Run
 
 

@@ -10,6 +10,7 @@ from ...protocol.commands import RunFinished, StartRun
 from ...protocol.events import Event, SubagentEvent
 from ...protocol.messages import InterruptRequest, ToolResult
 from ...protocol.results import RunOutcome
+from .hooks import child_metadata
 from .pause import asking
 from .run import Run, refuse
 from .slot import Slot, announce
@@ -34,7 +35,7 @@ async def call_agent(run: Run, slot: Slot) -> ToolResult:
         run_id=f"{run.id}.{call.id}",
         definition=run.peers.register(agent),
         prompt=prompt,
-        metadata=run.request.metadata,
+        metadata={**run.request.metadata, **child_metadata(run.state.metadata)},
         ephemeral=run.request.ephemeral,
         events=run.watched,
         full=False,

@@ -37,8 +37,10 @@ async def terminate(run: Run, reason: str, error: Exception | None = None) -> Ru
     if error is None:
         try:
             message = await final_text(run, reason)
-            parsed = await structured(run, reason, message)
-            await weigh(run, reason, message)
+            if normalise_stop_reason(reason) in SUCCESSFUL:
+                parsed = await structured(run, message) if run.config.output_schema is not None else None
+                if run.agent.gsar is not None and message:
+                    await weigh(run, message)
         except Exception as caught:  # noqa: BLE001 - a summary, a repair and a judge are model calls like any other
             reason, error = "error", caught
     if parsed is not None and parsed.error is None:
@@ -54,7 +56,9 @@ async def terminate(run: Run, reason: str, error: Exception | None = None) -> Ru
         else:
             reason, error = "error", caught
     run.forget()
-    await after_invocation(run, reason, error)
+    hooks = run.agent.hooks
+    if hooks.after_invocation or hooks.iteration_end:
+        await after_invocation(run, reason, error)
     tell_end(run, reason, message, error)
     return finish(run, reason, message, error, parsed)
 
@@ -97,11 +101,9 @@ async def after_invocation(run: Run, reason: str, error: Exception | None) -> No
         run.emit(CustomEvent, name="hook_errors", data={"errors": errors})
 
 
-async def structured(run: Run, reason: str, message: str) -> Parsed | None:
+async def structured(run: Run, message: str) -> Parsed:
     """The final text as an instance of the agent's schema, repaired by the model where need be. Source: API-42 to API-45."""
     config = run.config
-    if config.output_schema is None or normalise_stop_reason(reason) not in SUCCESSFUL:
-        return None
 
     async def ask(messages: list[Message], response_format: dict[str, Any] | None) -> ModelResponse:
         settings = {"response_format": response_format} if response_format is not None else {}
@@ -110,15 +112,13 @@ async def structured(run: Run, reason: str, message: str) -> Parsed | None:
     return await parse_or_repair(message, config.output_schema, ask, config.output_schema_retries, config.output_schema_strict)
 
 
-async def weigh(run: Run, reason: str, message: str) -> None:
+async def weigh(run: Run, message: str) -> None:
     """One pass of typed grounding over the answer. Source: REAS-37.
 
     Raises:
         GsarRejected: the gate was asked for and the answer did not pass it.
     """
     config = run.agent.gsar
-    if config is None or not message or normalise_stop_reason(reason) not in SUCCESSFUL:
-        return
     run.memo.gsar = await assess(message, run.state.tool_executions, lambda asked: judge(run, asked, "gsar"), config)
     run.emit(CustomEvent, name="gsar", data=run.memo.gsar.model_dump(mode="json"))
 

@@ -26,7 +26,7 @@ async def load_turn(run: Run) -> None:
     if run.request.cancelled:
         run.stop("cancelled")
         await asyncio.sleep(0)  # where the stop arrives: the thread is not even looked at
-    stored = await stored_state(run)
+    stored = await stored_state(run) if run.request.state is not None or durable(run) else None
     if run.request.mode == "turn":
         new_turn(run, stored)
     elif stored is None:
@@ -39,8 +39,6 @@ async def stored_state(run: Run) -> AgentState | None:
     """The thread's newest state, or the one that came with the request."""
     if run.request.state is not None:
         return AgentState.model_validate_json(run.request.state)
-    if not durable(run):
-        return None
     run.checkpoint = await load(run)
     return run.checkpoint.state if run.checkpoint is not None else None
 

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import faulthandler
 import hashlib
+import json
 import logging
 import os
 import resource
@@ -97,7 +98,7 @@ class Worker:
     """Reads calls from a socket, runs them one after another, writes results.
 
     Frames are msgpack lists with a length before them. From the parent: ``["call", hash, blob | None, call, context,
-    memory_mb]``. To the parent: ``["ready"]``, ``["unloadable", text]``, ``["started"]``, ``["progress", ...]``,
+    state | None, memory_mb]``. To the parent: ``["ready"]``, ``["unloadable", text]``, ``["started"]``, ``["progress", ...]``,
     ``["log", record]``, and ``["done", result, retire]`` or, from a body that asks a person, ``["asked", result, False]``.
     """
 
@@ -114,11 +115,11 @@ class Worker:
     def serve(self) -> None:
         self.send(["ready"])
         while True:
-            _, definition, blob, call, context, memory_mb = self._unpack(self._receive())
+            _, definition, blob, call, context, state, memory_mb = self._unpack(self._receive())
             tool = self._load(definition, blob)
             if tool is not None:
                 self.send(["started"])
-                self._run(tool, call, context, memory_mb)
+                self._run(tool, call, {**json.loads(context), "state_json": state}, memory_mb)
 
     def send(self, frame: list[Any]) -> None:
         """Write a frame; callable from any thread."""
