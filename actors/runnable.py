@@ -178,7 +178,7 @@ class Runnable:
         return result
 
     async def continue_turn(self, thread_id: str, **options: Any) -> AgentResult:
-        """Go on with a turn that was cut off (a crash, a kill, an error) from its newest checkpoint. Counters go on.
+        """Go on with a turn that was cut off (a crash, an error, a cancel) from its newest checkpoint. Counters go on.
 
         Raises:
             NotPaused: the thread is new, its turn is finished, or it waits for an answer.

@@ -65,7 +65,9 @@ class SupervisorActor:
         lock, waiting = self._threads.get(key, (asyncio.Lock(), 0))
         self._threads[key] = (lock, waiting + 1)
         try:
-            if not await self._turn_comes(lock, request):
+            if not waiting:
+                await lock.acquire()  # nobody is there: at once
+            elif not await self._turn_comes(lock, request):
                 return await self._run(request.evolve(cancelled=True), agent, caller)  # it never opens the thread
             try:
                 return await self._run(request, agent, caller)

@@ -27,7 +27,7 @@ SUMMARY_PROMPT = (
 )
 CANCELLED = "The run was cancelled by an external signal."
 ERROR_CHARS = 2_000
-OPEN = frozenset({"interrupted", "error"})  # the turn is not over: it waits for an answer, or can be continued
+OPEN = frozenset({"interrupted", "error", "cancelled"})  # the turn is not over: it waits for an answer, or was cut off
 UNSUCCESSFUL = frozenset({"error", "cancelled", "interrupted"})  # what hooks are told; a limit is no failure
 
 

@@ -182,7 +182,7 @@ async def test_hooks_are_told_how_it_ended_when_it_is_stored(
     assert lines[0] == "end 0" and lines[-1] == told and sum(line.startswith("after") for line in lines) == 1
 
 
-@pytest.mark.spec("LOOP-105", "LOOP-106", "LOOP-102", "LOOP-14")
+@pytest.mark.spec("LOOP-105", "LOOP-106", "LOOP-102", "LOOP-14", "API-35")
 @pytest.mark.parametrize("how", ["cancel", "close"])
 async def test_hooks_are_told_of_a_run_that_was_stopped(runtime: Runtime, tmp_path: Path, how: str) -> None:
     log, url = tmp_path / "log", f"sqlite:///{tmp_path}/t.db"
@@ -201,10 +201,12 @@ async def test_hooks_are_told_of_a_run_that_was_stopped(runtime: Runtime, tmp_pa
                 break
             agent.cancel("t")
     await stream.aclose()
-    assert log.read_text().splitlines() == ["end 0", "after False cancelled"]
+    assert log.read_text().splitlines() == ["end 0", "after False None"]
     state = await stored(url)
     assert state is not None and [done.code for done in state.tool_executions] == ["cancelled"]
     validate_history(state.messages)
+    went_on = await agent.with_settings(model=ScriptedModel([text("never"), text("on we go")]), hooks=[]).continue_turn("t")
+    assert went_on.message == "on we go" and len(went_on.tool_executions) == 1
 
 
 @pytest.mark.spec("LOOP-86", "OURS-3")
