@@ -1,6 +1,6 @@
 """A tool asks a person: the run pauses, and another agent object (another process, days later) goes on with the answer.
 
-Offline, the model is a script. For a real one, change the line marked MODEL to, say, ``model="openai:gpt-4o-mini"``.
+Offline, the model is a script. For a real one, name it on the line marked MODEL, say ``"openai:gpt-4o-mini"``.
 """
 
 import tempfile

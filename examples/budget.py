@@ -1,7 +1,7 @@
 """A run that may cost so much and no more: a nudge when the money runs out, and no call that could exceed the limit.
 
-Offline, the model is a script with a name and a price. For a real one, change the line marked MODEL to, say,
-``model="openai:gpt-4o-mini"``: prices of well-known models are known, others are registered as here.
+Offline, the model is a script with a name and a price. For a real one, name it on the line marked MODEL, say
+``"openai:gpt-4o-mini"``: the prices of well-known models are known, those of others are registered as here.
 """
 
 from umbel import Agent, Message, ModelResponse, Usage, register_model, tool

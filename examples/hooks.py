@@ -1,6 +1,6 @@
 """Hooks see and change what a run does; a plugin brings hooks and tools together under one name.
 
-Offline, the model is a script. For a real one, change the line marked MODEL to, say, ``model="openai:gpt-4o-mini"``.
+Offline, the model is a script. For a real one, name it on the line marked MODEL, say ``"openai:gpt-4o-mini"``.
 """
 
 from umbel import Agent, Hook, Plugin, hook, tool

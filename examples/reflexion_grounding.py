@@ -1,7 +1,7 @@
 """Two checks on a run: reflexion judges its progress after every step, grounding compares the answer with the evidence.
 
-Offline, the model is a script and the judge is a rule. For real ones, change the lines marked MODEL and JUDGE to, say,
-``"openai:gpt-4o-mini"`` (the judge may be a smaller model; without one the agent's own model judges).
+Offline, the model is a script and the judge is a rule. For real ones, name them on the lines marked MODEL and JUDGE, say
+``"openai:gpt-4o-mini"`` (the judge may be a smaller model; without one the agent's own judges).
 """
 
 import re

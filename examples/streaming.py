@@ -1,6 +1,6 @@
 """A run as a stream of typed events: the text as it is written, tools as they start, report and finish, and the end.
 
-Offline, the model is a script. For a real one, change the line marked MODEL to, say, ``model="openai:gpt-4o-mini"``.
+Offline, the model is a script. For a real one, name it on the line marked MODEL, say ``"openai:gpt-4o-mini"``.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """An answer as an object: the reply is validated, and a model whose reply does not fit is told what is wrong with it.
 
-Offline, the model is a script. For a real one, change the line marked MODEL to, say, ``model="openai:gpt-4o-mini"``.
+Offline, the model is a script. For a real one, name it on the line marked MODEL, say ``"openai:gpt-4o-mini"``.
 """
 
 from pydantic import BaseModel, Field

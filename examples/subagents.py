@@ -1,6 +1,6 @@
 """Agents as tools: children run in parallel, spend from their parent's budget, and are seen through its events.
 
-Offline, the models are scripts. For real ones, change the lines marked MODEL to, say, ``model="openai:gpt-4o-mini"``.
+Offline, the models are scripts. For real ones, name them on the lines marked MODEL, say ``"openai:gpt-4o-mini"``.
 """
 
 from umbel import Agent, ModelResponse, Usage, tool

@@ -1,6 +1,6 @@
 """Stop conditions of your own, combined with ``&``, ``|`` and ``~``. The result says which one ended the run.
 
-Offline, the model is a script. For a real one, change the line marked MODEL to, say, ``model="openai:gpt-4o-mini"``.
+Offline, the model is a script. For a real one, name it on the line marked MODEL, say ``"openai:gpt-4o-mini"``.
 """
 
 from umbel import Agent, tool
@@ -33,7 +33,7 @@ conditions: list[TerminationCondition] = [
     ToolCallCount(2, "search"),
     TextMention("enough"),
     TextMention("one more") & ToolCalled("publish"),
-    MaxIterations(1),
+    ToolCallCount(2) & ~ToolCalled("publish"),
 ]
 
 
@@ -42,7 +42,7 @@ def main() -> None:
         agent = Agent(model=script, tools=[search, publish], termination=condition)  # MODEL
         result = agent.run_sync("Write about umbels.")
         outcome = "success" if result.success else "stopped early"
-        print(f"{condition}: {result.reason} -> {result.stop_reason}, {outcome}, {result.iterations} iterations")
+        print(f"{result.reason} -> {result.stop_reason}, {outcome}, {result.iterations} iterations")
 
 
 if __name__ == "__main__":

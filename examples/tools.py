@@ -1,6 +1,6 @@
 """Tools: plain and async functions, called in parallel with checked arguments; a failure is a result, not the end.
 
-Offline, the model is one of fixed rules. For a real one, change the line marked MODEL to, say, ``model="openai:gpt-4o-mini"``.
+Offline, the model is one of fixed rules. For a real one, name it on the line marked MODEL, say ``"openai:gpt-4o-mini"``.
 """
 
 from typing import Literal
