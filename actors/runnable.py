@@ -20,6 +20,7 @@ from .definitions import pack_definition
 
 T = TypeVar("T")
 Observer = Callable[[Any], None]
+CLOSING_SECONDS = 10.0  # for a run whose stream was closed to end in order; then it is abandoned
 
 
 class RuntimePort(Protocol):
@@ -295,9 +296,12 @@ class Runnable:
             if outcome.error is not None:
                 raise failed(outcome)
         finally:
-            del self._streams[request.run_id]
             if not task.done():
+                stream.cut()
+                runtime.cancel(request.run_id, request)
+                await asyncio.wait({task}, timeout=CLOSING_SECONDS)  # the run saves its thread and tells its hooks (LOOP-14)
                 task.cancel()
+            del self._streams[request.run_id]
             await asyncio.gather(task, return_exceptions=True)
 
     async def _execute(self, runtime: RuntimePort, request: StartRun, on_event: Observer | None) -> RunOutcome:

@@ -32,7 +32,7 @@ from .notes import add_notes
 from .recover import repaired
 from .room import crowded, make_room
 from .run import Run
-from .terminate import close_iteration, terminate
+from .terminate import after_invocation, close_iteration, terminate
 from .think import release, think
 from .thread import load_turn, save
 
@@ -52,6 +52,7 @@ async def run_turn(run: Run) -> RunOutcome:
         if run.stopping is None:
             run.forget()
             await save(run, final=True)
+            await after_invocation(run, "cancelled", None)
             raise
         reason = run.stopping
     except NotPaused as refused:
@@ -69,8 +70,17 @@ async def open_turn(run: Run) -> str | None:
     await load_turn(run)
     before = run.agent.hooks.before_invocation
     if before:
-        run.state = await before_invocation_all(before, run.request.prompt, run.state)
-    return await resume(run) if run.request.mode == "resume" else None
+        try:
+            run.state = await before_invocation_all(before, run.request.prompt, run.state)
+        except Exception:
+            run.state = run.agent.blank_state  # refused: nothing has happened, what is stored stays as it is (LOOP-11)
+            raise
+    if run.request.mode != "resume":
+        return None
+    reason = await resume(run)
+    if reason is None and run.is_durable:
+        await save(run)  # what was done for the answers is not done again after a crash
+    return reason
 
 
 async def iterate(run: Run) -> str:
@@ -88,8 +98,14 @@ async def iterate(run: Run) -> str:
         reason = reason or await act(run, await think(run))
         if reason is not None:
             return reason
-        if run.is_durable:
+        if run.is_durable and has_executed(run):
             await save(run)
+
+
+def has_executed(run: Run) -> bool:
+    """The iteration came to a step. A reply that was sent back did not, and is not saved (LOOP-100)."""
+    steps = run.state.reasoning_steps
+    return bool(steps) and steps[-1].iteration == run.state.iteration
 
 
 async def between_iterations(run: Run) -> None:
@@ -116,11 +132,11 @@ def boundary(run: Run) -> str | None:
 async def act(run: Run, response: ModelResponse) -> str | None:
     """Do what the reply asks for: run its calls, or take it as the answer."""
     if run.agent.recovers_calls:
-        recovered = repaired(run, response)
-        if recovered is None:
+        repair = repaired(run, response)
+        if repair is None:
             send_back(run)
             return None
-        response = recovered
+        response = repair
     run.last_text = response.content or ""
     run.no_tool_calls = not response.tool_calls
     if not response.tool_calls:

@@ -13,12 +13,13 @@ from ...protocol.results import RunOutcome
 from .hooks import child_metadata
 from .pause import asking
 from .run import Run, refuse
+from .slot import Slot, announce
 
 MAX_DEPTH = 10  # agents calling agents
 SPENT = "was not called: nothing is left of the {} budget"
 
 
-async def call_agent(run: Run, slot: Any) -> ToolResult:
+async def call_agent(run: Run, slot: Slot) -> ToolResult:
     """Have the agent answer the call. A child that asks a person leaves the call open (``slot.asks``)."""
     call, agent = slot.call, slot.tool.agent
     prompt = call.arguments.get("prompt")
@@ -58,20 +59,21 @@ def leases(run: Run, share: int) -> dict[str, Any]:
     }
 
 
-def resumed(slot: Any) -> dict[str, Any]:
+def resumed(slot: Slot) -> dict[str, Any]:
     """The child goes on where it paused, with the answers to what it asked."""
-    children = [waits for waits in slot.waits if waits.child is not None]
+    children = [(waits.child, waits.answers) for waits in slot.waits if waits.child is not None]
     if not children:
         return {}
-    answers = {waits.child["interrupt_id"]: waits.answers[-1] for waits in children if waits.answers}
-    return {"mode": "resume", "answers": answers, "state": json.dumps(children[0].child["state"]).encode()}
+    given = {child["interrupt_id"]: answers[-1] for child, answers in children if answers}
+    return {"mode": "resume", "answers": given, "state": json.dumps(children[0][0]["state"]).encode()}
 
 
-async def child_outcome(run: Run, slot: Any, request: StartRun) -> RunOutcome:
+async def child_outcome(run: Run, slot: Slot, request: StartRun) -> RunOutcome:
     """Run the child to its end or its pause, passing its events on."""
 
     def heard(event: Any) -> None:
         if isinstance(event, Event):
+            announce(run, slot)
             run.emit(SubagentEvent, tool_call_id=slot.call.id, tool_name=slot.call.name, event=event)
 
     channel = run.peers.supervisor(request.run_id)
@@ -85,7 +87,7 @@ async def child_outcome(run: Run, slot: Any, request: StartRun) -> RunOutcome:
     return finished.outcome
 
 
-def concluded(run: Run, slot: Any, outcome: RunOutcome) -> ToolResult:
+def concluded(run: Run, slot: Slot, outcome: RunOutcome) -> ToolResult:
     """The call's result: the child's answer, or why there is none."""
     call = slot.call
     run.add_child(outcome.metrics)
@@ -101,6 +103,6 @@ def concluded(run: Run, slot: Any, outcome: RunOutcome) -> ToolResult:
     return ToolResult.trusted(tool_call_id=call.id, name=call.name, content=outcome.message, duration_ms=took)
 
 
-def _asked(slot: Any, question: dict[str, Any], state: dict[str, Any]) -> Any:
+def _asked(slot: Slot, question: dict[str, Any], state: dict[str, Any]) -> Any:
     request = InterruptRequest.model_validate({name: question.get(name) for name in InterruptRequest.model_fields})
     return asking(slot, request, {"interrupt_id": question["interrupt_id"], "state": state})

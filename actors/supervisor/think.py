@@ -83,7 +83,8 @@ async def ask(
                 activated=run.activated_tools() if use_tools else (),
                 role=role,
                 stream=stream,
-                model_kwargs={**run.request.model_kwargs, **settings} if settings else run.request.model_kwargs,
+                # the run's own settings are for the model that it talks to, not for the one that sums it up (LOOP-27)
+                model_kwargs={**run.request.model_kwargs, **settings} if role == "primary" else settings,
             ),
             on_partial=heard,
         )
@@ -141,8 +142,7 @@ def release(run: Run, *, text: bool = True) -> None:
 
 def discard(run: Run, replacement: str | None = None) -> None:
     """Drop the chunks that were held; one chunk with the ``replacement`` goes out instead, if there is one."""
-    if run._memo is not None:
-        run.memo.held = []
+    run.drop_held()
     if replacement is not None and run.request.stream_tokens:
         tell_chunk(run, ModelChunk(content=replacement))
 

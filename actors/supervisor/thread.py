@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
@@ -24,6 +25,7 @@ async def load_turn(run: Run) -> None:
     """The state that the segment begins with."""
     if run.request.cancelled:
         run.stop("cancelled")
+        await asyncio.sleep(0)  # where the stop arrives: the thread is not even looked at
     stored = await stored_state(run) if run.request.state is not None or durable(run) else None
     if run.request.mode == "turn":
         new_turn(run, stored)
@@ -82,6 +84,9 @@ def take_up(run: Run, stored: AgentState) -> None:
     run.id = stored.run_id or run.id
     metadata = {**stored.metadata, **run.request.metadata}
     run.state = stored.evolve(run_id=run.id, metadata=metadata)
+    run.set_deadline()
+    if run.termination is not None:
+        run.termination.carry_on(run.state.turn.elapsed_seconds)
 
 
 def leased(run: Run) -> dict[str, Any]:

@@ -89,7 +89,7 @@ async def test_the_result_holds_conversation_executions_and_counts(runtime: Runt
     assert step.iteration == 1 and [call.name for call in step.tool_calls] == ["add"]
 
 
-@pytest.mark.spec("LOOP-80", "TOOL-22", "TOOL-25", "BUG-38")
+@pytest.mark.spec("LOOP-80", "LOOP-95", "TOOL-22", "TOOL-25", "BUG-38")
 @pytest.mark.case(5)
 async def test_a_failing_call_does_not_lose_its_siblings(runtime: Runtime, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
