@@ -14,10 +14,11 @@ from .agent.conversation.tokens import schema_tokens
 from .agent.models.catalogue import price_of
 from .agent.models.leaked_calls import check_formats, family_of, formats_of
 from .agent.models.registry import ModelFactory, registered_factories
+from .agent.models.retry import RetryPolicy
 from .builtin_tools import CATALOGUE_NOTE, with_builtin_tools
 from .checkpoints.registry import resolve_url
 from .runnable import Runnable
-from .supervisor.hooks.dispatch import Hooks
+from .supervisor.hooks.dispatch import Hooks, require_hooks
 from .supervisor.reasoning.reflexion import Reflector
 from .supervisor.structured import schema_instruction
 from .tools.decorator import Tool, require_tools
@@ -60,6 +61,7 @@ class Agent(Runnable):
         if isinstance(settings.get("checkpointer"), str):
             settings["checkpointer"] = resolve_url(settings["checkpointer"])  # actors have other working directories
         self._use(build_config(config, settings))
+        self.hooks.attach(self)
 
     def _use(self, config: AgentConfig) -> None:
         self.hooks = Hooks(config.hooks, config.plugins)
@@ -68,6 +70,7 @@ class Agent(Runnable):
         self._packed = None
         self.callback_handler = config.callback_handler
         self.output_schema = config.output_schema
+        self.checkpointer = config.checkpointer
         self.tools_by_name: dict[str, Tool] = {tool.name: tool for tool in config.tools}
         self.has_deferred_tools = any(tool.deferred for tool in config.tools)
         self._schemas = [tool.schema for tool in config.tools if not tool.deferred]
@@ -107,6 +110,7 @@ class Agent(Runnable):
 
     def _recovery(self) -> None:
         config, model = self.config, self.config.model
+        RetryPolicy.of(config.model_retry)  # refused here rather than at the first call
         name = model if isinstance(model, str) else ""
         family = getattr(model, "family", None) or family_of(name)
         formats = config.leaked_tool_call_formats
@@ -216,6 +220,18 @@ class Agent(Runnable):
     def with_settings(self, **settings: Any) -> Self:
         """A copy with other settings."""
         return type(self)(config=self._given, **settings)
+
+    def with_reflexion(self, enabled: bool = True, **settings: Any) -> Self:
+        """A copy that reflects on its progress, with settings of :class:`ReflexionConfig`; or that does not."""
+        return self.with_settings(reflexion={"enabled": enabled, **settings})
+
+    def with_grounding(self, enabled: bool = True, **settings: Any) -> Self:
+        """A copy that checks its answers, with settings of :class:`GroundingConfig`; or that does not."""
+        return self.with_settings(grounding={"enabled": enabled, **settings})
+
+    def with_hooks(self, *hooks: Any) -> Self:
+        """A copy with further hooks, behind those that it has."""
+        return self.with_settings(hooks=[*require_hooks(self._given.hooks), *hooks])
 
     def add_tool(self, tool: Tool) -> None:
         """Add a tool for later runs. Raises as the constructor does."""

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 from ..protocol.codec import to_json
-from ..protocol.commands import StartRun
-from ..protocol.errors import NotPaused, PeerLost, RunLost, RuntimeClosed, UmbelError, from_wire
-from ..protocol.events import Event, RunLostEvent, TerminateEvent
+from ..protocol.commands import InterruptsLoaded, LoadInterrupts, StartRun
+from ..protocol.errors import ConfigurationError, NotPaused, PeerLost, RunLost, RuntimeClosed, UmbelError, from_wire
+from ..protocol.events import Event, RunLostEvent
+from ..protocol.messages import Frozen
 from ..protocol.results import AgentResult, RunOutcome
 from .definitions import pack_definition
+from .event_stream import Callback, EventStream, Observer
 
 T = TypeVar("T")
-Observer = Callable[[Any], None]
 
 
 class RuntimePort(Protocol):
@@ -27,6 +27,7 @@ class RuntimePort(Protocol):
 
     def register(self, definition: Any) -> str: ...
     def execute(self, definition: Any, request: StartRun, on_event: Observer | None = None) -> Awaitable[RunOutcome]: ...
+    def ask(self, message: Frozen, thread_id: str) -> Awaitable[Any]: ...
     def cancel(self, run_id: str, request: StartRun) -> None: ...
     def run_sync(self, job: Coroutine[Any, Any, T]) -> T: ...
 
@@ -51,6 +52,7 @@ class Runnable:
 
     callback_handler: Callable[[Any], Any] | None = None
     output_schema: Any = None
+    checkpointer: str | None = None
 
     def __init__(self) -> None:
         self._active: dict[str, tuple[RuntimePort, StartRun]] = {}
@@ -185,12 +187,30 @@ class Runnable:
         return await self._result(runtime, request.evolve(mode="continue"))
 
     def pending_interrupts(self) -> list[dict[str, Any]]:
-        """The questions of runs that this object saw pause: ``interrupt_id``, ``question``, ``tool_name``, ``thread_id``..."""
+        """The questions of runs that this object saw pause: ``interrupt_id``, ``question``, ``tool_name``, ``thread_id``...
+
+        Another process may have answered since: :meth:`pending_interrupts_of` asks the store.
+        """
         return [
             {**asked, "thread_id": outcome.thread_id, "run_id": outcome.run_id}
             for outcome in self._paused.values()
             for asked in outcome.interrupts
         ]
+
+    async def pending_interrupts_of(self, thread_id: str, *, runtime: RuntimePort | None = None) -> list[dict[str, Any]]:
+        """The questions that a thread waits for, as its store has them, whoever saw it pause; empty when it is not paused.
+
+        Raises:
+            ConfigurationError: there is no checkpointer.
+            StoreUnavailable: the store cannot be reached.
+        """
+        if self.checkpointer is None:
+            raise ConfigurationError(f"{self.title} has no checkpointer: give it one, e.g. 'sqlite:///umbel.db'")
+        message = LoadInterrupts(store=self.checkpointer, thread_id=thread_id)
+        loaded: InterruptsLoaded = await (runtime or current_runtime()).ask(message, thread_id)
+        if not loaded.interrupts:
+            self._paused.pop(thread_id, None)
+        return [{**asked, "thread_id": thread_id, "run_id": loaded.run_id} for asked in loaded.interrupts]
 
     def cancel(self, thread_id: str | None = None) -> int:
         """Stop runs of this object: those of a thread, or all.
@@ -336,60 +356,6 @@ def failed(outcome: RunOutcome) -> UmbelError:
     error = from_wire(outcome.error or {})
     error.details["metrics"] = outcome.metrics.model_dump()
     return error
-
-
-class Callback:
-    """A caller's event handler: once it raises, it is not called again and the run is stopped."""
-
-    def __init__(self, handler: Observer, stop: Callable[[], None]) -> None:
-        self.error: Exception | None = None
-        self._handler = handler
-        self._stop = stop
-
-    def __call__(self, event: Event) -> None:
-        if self.error is None:
-            try:
-                self._handler(event)
-            except Exception as error:  # noqa: BLE001 - kept for the caller, who gets it when the run has ended
-                self.error = error
-                self._stop()
-
-
-class EventStream:
-    """Events of one run on their way to ``async for``; filled on the consumer's own event loop."""
-
-    def __init__(self) -> None:
-        self.seq = -1
-        self._events: deque[Event] = deque()
-        self._arrived = asyncio.Event()
-        self._finished = False
-        self._cut = False
-
-    def push(self, event: Event) -> None:
-        if self._cut and not isinstance(event, TerminateEvent):
-            return
-        self._events.append(event)
-        self._arrived.set()
-
-    def cut(self) -> None:
-        """The run was cancelled: drop what is buffered, and everything but its end."""
-        self._cut = True
-        self._events = deque(event for event in self._events if isinstance(event, TerminateEvent))
-
-    def finish(self) -> None:
-        self._finished = True
-        self._arrived.set()
-
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        while True:
-            while self._events:
-                event = self._events.popleft()
-                self.seq = event.seq
-                yield event
-            if self._finished:
-                return
-            self._arrived.clear()
-            await self._arrived.wait()
 
 
 def in_own_thread(job: Callable[[], T]) -> T:

@@ -6,11 +6,21 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from ...protocol.commands import CancelRun, ForgetRuns, RunFinished, RunsCancelled, StartRun
+from ...protocol.commands import (
+    CancelRun,
+    ForgetRuns,
+    InterruptsLoaded,
+    LoadInterrupts,
+    RunFinished,
+    RunsCancelled,
+    StartRun,
+)
 from ..definitions import Definitions
 from ..frames import Caller, Channel
 from .loop import run_turn
+from .pause import listed
 from .run import Peers, Run
+from .thread import read
 
 FORGET_BATCH = 64
 
@@ -66,14 +76,20 @@ class SupervisorActor:
             run.stop("cancelled")
         return len(chosen)
 
+    async def interrupts(self, message: LoadInterrupts, caller: Any) -> InterruptsLoaded:
+        """What a thread waits for, whichever process saw it pause."""
+        stored = await read(self._peers, message.store, message.thread_id)
+        if stored is None:
+            return InterruptsLoaded()
+        return InterruptsLoaded(run_id=stored.state.run_id, interrupts=listed(stored.state.interrupts))
+
     async def _run(self, request: StartRun, agent: Any, caller: Caller) -> RunFinished:
         run = self._runs[request.run_id] = Run(request, agent, caller, self._peers, self._forget)
-        deadline = _deadline(run)
+        run.arm_deadline()
         try:
             return RunFinished.trusted(outcome=await run_turn(run))
         finally:
-            if deadline is not None:
-                deadline.cancel()
+            run.disarm_deadline()
             del self._runs[request.run_id]  # a resumed run has the id that it began with
 
     def _forget(self, channel: Channel, run_id: str) -> None:
@@ -83,14 +99,6 @@ class SupervisorActor:
         if len(over) >= FORGET_BATCH:
             channel.send(ForgetRuns(run_ids=tuple(over)))
             del self._over[channel]
-
-
-def _deadline(run: Run) -> asyncio.TimerHandle | None:
-    limits = [seconds for seconds in (run.request.timeout, run.config.time_budget_seconds) if seconds is not None]
-    if not limits:
-        return None
-    run.time_limit = min(limits)
-    return asyncio.get_running_loop().call_later(run.time_limit, run.stop, "time_budget")
 
 
 def _matches(request: StartRun, message: CancelRun) -> bool:

@@ -33,6 +33,8 @@ async def call_with_hooks(run: Run, ask: Ask, messages: list[Message] | None = N
         if not after.retry:
             return after.response
         request = with_feedback(before.messages, after.retry_feedback)
+        if options.get("stream") and run.config.hold_final_answer_tokens:
+            run.memo.held.clear()  # of the reply that is thrown away
     return response
 
 

@@ -82,6 +82,7 @@ class Run:
     """
 
     __slots__ = (
+        "_deadline",
         "_forget",
         "_memo",
         "_seq",
@@ -143,6 +144,7 @@ class Run:
         self.stopping: str | None = None
         self.time_limit: float | None = None
         self._memo: Memo | None = None
+        self._deadline: asyncio.TimerHandle | None = None
         self._task = asyncio.current_task()
         self._seq = 0
         self._forget = forget
@@ -189,6 +191,21 @@ class Run:
             self.stopping = reason
             if self._task is not None:
                 self._task.cancel()
+
+    def arm_deadline(self) -> None:
+        """Stop the run when its time is over; to be called again once the turn's earlier segments are known, which count."""
+        self.disarm_deadline()
+        earlier, timeout = self.state.turn.elapsed_seconds, self.request.timeout
+        limits = (self.config.time_budget_seconds, None if timeout is None else earlier + timeout)
+        self.time_limit = min((limit for limit in limits if limit is not None), default=None)
+        if self.time_limit is not None:
+            left = self.time_limit - self.elapsed()
+            self._deadline = asyncio.get_running_loop().call_later(max(0.0, left), self.stop, "time_budget")
+
+    def disarm_deadline(self) -> None:
+        """Nothing stops the run any more."""
+        if self._deadline is not None:
+            self._deadline.cancel()
 
     async def absorb_stop(self) -> None:
         """Take the cancellation that :meth:`stop` sent, so that what follows (saving, reporting) is not hit by it."""
