@@ -335,6 +335,8 @@ class Runnable:
             del self._active[request.run_id]
 
     def _remember(self, outcome: RunOutcome) -> None:
+        if outcome.error is not None and outcome.error["code"] == NotPaused.code:
+            return  # refused: nothing has happened, and what waits still waits
         key = outcome.thread_id or outcome.run_id
         if outcome.interrupts:
             self._paused[key] = outcome
