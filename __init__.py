@@ -62,6 +62,15 @@ if TYPE_CHECKING:
     from .actors.runnable import (
         Runnable as Runnable,
     )
+    from .actors.subagents import (
+        Subagent as Subagent,
+    )
+    from .actors.subagents import (
+        SubagentResult as SubagentResult,
+    )
+    from .actors.subagents import (
+        run_subagent as run_subagent,
+    )
     from .actors.supervisor.hooks.base import (
         Hook as Hook,
     )
@@ -441,10 +450,10 @@ if TYPE_CHECKING:
         MaxIterations as MaxIterations,
     )
     from .protocol.termination import (
-        NoToolCalls as NoToolCalls,
+        Not as Not,
     )
     from .protocol.termination import (
-        Not as Not,
+        NoToolCalls as NoToolCalls,
     )
     from .protocol.termination import (
         Or as Or,
@@ -484,6 +493,7 @@ _HOMES = {
     "actors.agent.models.retry": ("RetryPolicy",),
     "actors.agent_definition": ("Agent",),
     "actors.runnable": ("Runnable",),
+    "actors.subagents": ("Subagent", "SubagentResult", "run_subagent"),
     "actors.supervisor.hooks.base": ("Hook",),
     "actors.supervisor.hooks.content_filter": ("ContentFilterHook",),
     "actors.supervisor.hooks.guardrails": ("GuardrailsHook",),
@@ -604,7 +614,7 @@ _HOMES = {
     ),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_NEED_A_RUNTIME = frozenset({"Agent", "Fleet", "Runnable"})
+_NEED_A_RUNTIME = frozenset({"Agent", "Fleet", "Runnable", "Subagent", "run_subagent"})
 __all__ = sorted(_HOME)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ..protocol.config import AgentConfig, build_config
 from ..protocol.errors import ConfigurationError
@@ -22,6 +22,9 @@ from .supervisor.hooks.dispatch import Hooks, require_hooks
 from .supervisor.reasoning.reflexion import Reflector
 from .supervisor.structured import schema_instruction
 from .tools.decorator import Tool, require_tools
+
+if TYPE_CHECKING:
+    from .subagents import SubagentResult
 
 
 class Agent(Runnable):
@@ -240,6 +243,21 @@ class Agent(Runnable):
     def add_tools(self, tools: Iterable[Tool]) -> None:
         """Add tools for later runs: all of them, or none when one is refused."""
         self._use(self._given.model_copy(update={"tools": require_tools([*self._given.tools, *tools])}))
+
+    async def run_subagent(self, prompt: str, *, model: Any = None, name: str = "subagent", **options: Any) -> SubagentResult:
+        """:func:`run_subagent` with this agent's model, where none is given; cancelling this agent cancels the child, too."""
+        from .subagents import conclude, new_child
+
+        told = {key: options.pop(key, None) for key in ("on_event", "cancel_signal")}
+        if model is None:
+            model, own = self.model, self.config.model_kwargs
+            options = {"model_kwargs": own, **options} if own else options
+        child = new_child(model, name, options)
+        self._children.add(child)
+        try:
+            return await conclude(child, prompt, **told)
+        finally:
+            self._children.discard(child)
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
         """This agent as a tool with one argument, ``prompt``. Each call is a child run, supervised like any other."""

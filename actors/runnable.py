@@ -58,6 +58,7 @@ class Runnable:
         self._active: dict[str, tuple[RuntimePort, StartRun]] = {}
         self._streams: dict[str, EventStream] = {}
         self._paused: dict[str, RunOutcome] = {}
+        self._children: set[Runnable] = set()
         self._armed = False
         self._packed: tuple[str, bytes] | None = None
 
@@ -213,7 +214,7 @@ class Runnable:
         return [{**asked, "thread_id": thread_id, "run_id": loaded.run_id} for asked in loaded.interrupts]
 
     def cancel(self, thread_id: str | None = None) -> int:
-        """Stop runs of this object: those of a thread, or all.
+        """Stop runs of this object: those of a thread, or all, with the subagents that it runs.
 
         Without a thread and with nothing running, the next run is cancelled as it starts.
 
@@ -227,9 +228,10 @@ class Runnable:
             if stream is not None:
                 stream.cut()
             runtime.cancel(request.run_id, request)
-        if thread_id is None and not chosen:
+        children = list(self._children) if thread_id is None else []
+        if thread_id is None and not chosen and not children:
             self._armed = True
-        return len(chosen)
+        return len(chosen) + sum(child.cancel() for child in children)
 
     @property
     def is_cancelled(self) -> bool:

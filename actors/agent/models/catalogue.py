@@ -18,9 +18,9 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from ....protocol.settings import Settings
 from ....protocol.errors import ConfigurationError
 from ....protocol.messages import Frozen, Usage
+from ....protocol.settings import Settings
 from ....protocol.state import token_cost
 from .known_models import KNOWN
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import Field, ValidationError
 
-from ....protocol.settings import Settings
 from ....protocol.errors import ConfigurationError, ModelError, Overloaded, RateLimited, UmbelError
 from ....protocol.messages import Message, ModelChunk, ModelResponse
+from ....protocol.settings import Settings
 from .base import ModelProtocol, aclose
 from .gate import wait_until
 from .timing import SYSTEM, Timing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +34,7 @@ class Stop(BaseModel):
 class Trip(BaseModel):
     city: str
     days: int = Field(ge=1)
-    leaves: datetime.date | None = None
+    leaves: dt.date | None = None
     stops: list[Stop] = []
 
 
@@ -82,7 +82,7 @@ def test_where_json_is_looked_for(text: str, value: Any) -> None:
     "text", ["", "none", "{", '{"a": NaN}', "{a}", "[1, 2", "{" * 500_000, '{"a":' * 100_000, '{"' * 100_000]
 )
 def test_no_json(text: str) -> None:
-    with pytest.raises(ValueError, match="no JSON|empty"):
+    with pytest.raises(ValueError, match=r"no JSON|empty"):
         extract_json(text)
 
 

@@ -394,7 +394,11 @@ async def test_cut_arguments_are_never_taken_for_whole_ones() -> None:
 
 
 words = st.text(max_size=12) | st.text(alphabet="\ud83d\ude00a\u00e9", max_size=6)
-values = st.recursive(st.none() | st.booleans() | st.integers() | words, lambda v: st.lists(v, max_size=3) | st.dictionaries(words, v, max_size=3), max_leaves=6)  # fmt: skip
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | words,
+    lambda v: st.lists(v, max_size=3) | st.dictionaries(words, v, max_size=3),
+    max_leaves=6,
+)
 blocks = st.one_of(
     words.map(said),
     st.builds(
@@ -405,12 +409,17 @@ blocks = st.one_of(
         lambda name, arguments: {"type": "tool_use", "id": "t", "name": name, "input": arguments},
         words,
         st.dictionaries(words, values, max_size=3),
-    ),  # fmt: skip
+    ),
 )
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(blocks, max_size=5), st.sampled_from(["end_turn", "tool_use", "max_tokens", "new"]), st.booleans(), st.randoms(use_true_random=False))  # fmt: skip
+@given(
+    st.lists(blocks, max_size=5),
+    st.sampled_from(["end_turn", "tool_use", "max_tokens", "new"]),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
 def test_the_streamed_reply_is_the_whole_one(content: list[Any], reason: str, answering: bool, random: Any) -> None:
     """BUG-61. Deltas cut anywhere in a text, and the bytes of the stream cut anywhere too."""
 
