@@ -62,11 +62,11 @@ if TYPE_CHECKING:
     from .actors.runnable import (
         Runnable as Runnable,
     )
-    from .actors.subagents import (
-        Subagent as Subagent,
+    from .actors.subagent_turn import (
+        SubagentResult as SubagentResult,
     )
     from .actors.subagents import (
-        SubagentResult as SubagentResult,
+        Subagent as Subagent,
     )
     from .actors.subagents import (
         run_subagent as run_subagent,
@@ -493,7 +493,8 @@ _HOMES = {
     "actors.agent.models.retry": ("RetryPolicy",),
     "actors.agent_definition": ("Agent",),
     "actors.runnable": ("Runnable",),
-    "actors.subagents": ("Subagent", "SubagentResult", "run_subagent"),
+    "actors.subagent_turn": ("SubagentResult",),
+    "actors.subagents": ("Subagent", "run_subagent"),
     "actors.supervisor.hooks.base": ("Hook",),
     "actors.supervisor.hooks.content_filter": ("ContentFilterHook",),
     "actors.supervisor.hooks.guardrails": ("GuardrailsHook",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from ..protocol.config import AgentConfig, build_config
 from ..protocol.errors import ConfigurationError
@@ -18,13 +18,11 @@ from .agent.models.retry import RetryPolicy
 from .builtin_tools import CATALOGUE_NOTE, with_builtin_tools
 from .checkpoints.registry import resolve_url
 from .runnable import Runnable
+from .subagent_turn import MAX_ITERATIONS, SubagentResult, conclude
 from .supervisor.hooks.dispatch import Hooks, require_hooks
 from .supervisor.reasoning.reflexion import Reflector
 from .supervisor.structured import schema_instruction
 from .tools.decorator import Tool, require_tools
-
-if TYPE_CHECKING:
-    from .subagents import SubagentResult
 
 
 class Agent(Runnable):
@@ -246,13 +244,11 @@ class Agent(Runnable):
 
     async def run_subagent(self, prompt: str, *, model: Any = None, name: str = "subagent", **options: Any) -> SubagentResult:
         """:func:`run_subagent` with this agent's model, where none is given; cancelling this agent cancels the child, too."""
-        from .subagents import conclude, new_child
-
         told = {key: options.pop(key, None) for key in ("on_event", "cancel_signal")}
         if model is None:
             model, own = self.model, self.config.model_kwargs
             options = {"model_kwargs": own, **options} if own else options
-        child = new_child(model, name, options)
+        child = Agent(model, name=name, **{"max_iterations": MAX_ITERATIONS, **options})
         self._children.add(child)
         try:
             return await conclude(child, prompt, **told)

@@ -118,6 +118,10 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
+def setting(name: str, value: Any) -> dict[str, Any]:
+    return {name: value}
+
+
 def roles(messages: Any) -> list[str]:
     return [message.role for message in messages]
 
@@ -131,6 +135,10 @@ class Echo:
     async def complete(self, messages: list[Message], tools: Any = None, **settings: Any) -> ModelResponse:
         names = [offered["function"]["name"] for offered in tools or ()]
         return text(f"{self.settings} {roles(messages)} {names} {sorted(settings)}")
+
+
+def echo(name: str, **settings: Any) -> Any:
+    return Echo(name=name, **settings)
 
 
 # the table
@@ -148,14 +156,14 @@ def test_the_table_is_complete() -> None:
 @pytest.mark.parametrize("name", sorted(PLANNED))
 def test_a_field_of_a_later_version_is_refused_by_name(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"not supported yet: {name}"):
-        Agent("openai:x", **{name: object()})
+        Agent("openai:x", **setting(name, object()))
 
 
 @pytest.mark.spec("API-10")
 @pytest.mark.parametrize(("name", "value"), OUT_OF_RANGE)
 def test_a_value_out_of_range_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=name):
-        Agent("openai:x", **{name: value})
+        Agent("openai:x", **setting(name, value))
 
 
 @pytest.mark.spec("API-1", "API-4", "API-6")
@@ -212,7 +220,7 @@ def test_a_group_of_settings_refuses_what_it_does_not_know() -> None:
     assert GsarConfig().tau_proceed == 0.80 and CompactionConfig().trigger_fraction == 0.9
     for name, value in [("compaction", {"trigger": 1}), ("model_retry", {"retries": 1}), ("gsar", {"rho": 1})]:
         with pytest.raises(ConfigurationError, match=next(iter(value))):
-            Agent("openai:x", **{name: value})
+            Agent("openai:x", **setting(name, value))
 
 
 @pytest.mark.spec("API-38")
@@ -237,7 +245,7 @@ async def test_tools_are_added_all_or_none(runtime: Runtime) -> None:
 
 @pytest.mark.spec("API-10", "API-5", "API-8")
 async def test_model_kwargs_reach_the_named_model_and_no_other(runtime: Runtime) -> None:
-    register_provider("apicover", lambda name, **settings: Echo(name=name, **settings))
+    register_provider("apicover", echo)
     agent = Agent("apicover:big", model_kwargs={"region": "eu"})
     assert "{'name': 'big', 'region': 'eu'}" in (await agent.arun("x")).message
     busy = Agent("apicover:big", model_kwargs={"region": "eu"}, auxiliary_model="apicover:small", max_iterations=1)
@@ -330,7 +338,7 @@ async def inspect_file(path: str) -> str:
 async def test_what_must_be_verified_and_what_verifies_can_be_named(runtime: Runtime) -> None:
     early = [tool_call("patch", path="a"), tool_call("task_complete", summary="done")]
     settings: dict[str, Any] = {"tools": [patch, inspect_file], "completion_mode": "explicit", "max_iterations": 4}
-    named = {"verify_tools": {"patch"}, "verification_tools": {"inspect_file"}}
+    named: dict[str, Any] = {"verify_tools": {"patch"}, "verification_tools": {"inspect_file"}}
     checked = [early[0], tool_call("inspect_file", path="a"), early[1]]
     result = await Agent(ScriptedModel(checked), **settings, **named).arun("x")
     assert (result.stop_reason, result.iterations) == ("terminal_tool", 3)

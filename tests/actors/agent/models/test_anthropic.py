@@ -109,17 +109,22 @@ def events(message: dict[str, Any], cut: Any = None) -> Iterator[dict[str, Any]]
     }
     yield {"type": "ping"}
     fields = {"text": ("text", "text_delta"), "thinking": ("thinking", "thinking_delta")}
+    blanks: dict[str, dict[str, Any]] = {
+        "text": {"text": ""},
+        "tool_use": {"input": {}},
+        "thinking": {"thinking": "", "signature": ""},
+    }
     for index, block in enumerate(message["content"]):
         kind = block["type"]
-        blank = {"text": {"text": ""}, "tool_use": {"input": {}}, "thinking": {"thinking": "", "signature": ""}}.get(kind, {})
+        blank = blanks.get(kind, {})
         yield {"type": "content_block_start", "index": index, "content_block": {**block, **blank}}
         if kind in fields:
             field, delta = fields[kind]
             for piece in cut(block[field]):
                 yield {"type": "content_block_delta", "index": index, "delta": {"type": delta, field: piece}}
         if kind == "thinking" and block.get("signature"):
-            delta = {"type": "signature_delta", "signature": block["signature"]}
-            yield {"type": "content_block_delta", "index": index, "delta": delta}
+            signed = {"type": "signature_delta", "signature": block["signature"]}
+            yield {"type": "content_block_delta", "index": index, "delta": signed}
         if kind == "tool_use" and block["input"]:
             for piece in cut(json.dumps(block["input"])):
                 yield {
@@ -381,7 +386,7 @@ async def test_parallel_calls_keep_their_order_and_get_ids_of_their_own() -> Non
 
 @pytest.mark.case(1)
 async def test_cut_arguments_are_never_taken_for_whole_ones() -> None:
-    stream = [
+    stream: list[dict[str, Any]] = [
         {"type": "message_start", "message": reply()},
         {"type": "content_block_start", "index": 0, "content_block": used("t")},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"a": "x'}},
@@ -433,7 +438,7 @@ def test_the_streamed_reply_is_the_whole_one(content: list[Any], reason: str, an
     data = b"".join(sse(event) for event in events(message, cut))
     places = sorted(random.randint(0, len(data)) for _ in range(6))
     chunks = [data[start:end] for start, end in zip([0, *places], [*places, len(data)], strict=True)]
-    options = {"response_format": response_format(dict[str, str])} if answering else {}
+    options: dict[str, Any] = {"response_format": response_format(dict[str, str])} if answering else {}
 
     async def ask() -> list[ModelResponse]:
         whole = await Endpoint(message).model().complete(HI, **options)
