@@ -16,18 +16,23 @@ BLOCKED = "blocked"  # code of a call that a hook kept from running
 Ask = Callable[..., Awaitable[ModelResponse]]
 
 
+def about(run: Run) -> dict[str, Any]:
+    """What every event tells of its run: whose it is, its ephemeral metadata, and how model calls of a hook count."""
+    return {"run": run.info, "count": run.count, "ephemeral": run.request.ephemeral}
+
+
 async def call_with_hooks(run: Run, ask: Ask, messages: list[Message] | None = None, **options: Any) -> ModelResponse:
     """A model call that hooks may change before, and repeat or replace after. The state is none of their business."""
     hooks, agent = run.agent.hooks, run.agent
     offered = agent.schemas(run.activated_tools()) if options.get("use_tools", True) else []
     request = await manage(agent.manager, run.state.messages) if messages is None else messages
-    before = BeforeModelCall(run=run.info, count=run.count, messages=request, tools=offered)
+    before = BeforeModelCall(**about(run), messages=request, tools=offered)
     await call(hooks.before_model, before)
     run.publish(before.drain())
     request = list(before.messages)
     for _ in range(MAX_MODEL_ATTEMPTS):
         response = await ask(run, request, **options)
-        after = AfterModelCall(run=run.info, count=run.count, response=response, messages=request)
+        after = AfterModelCall(**about(run), response=response, messages=request)
         await call(hooks.after_model, after)
         run.publish(after.drain())
         if not after.retry:
@@ -41,9 +46,7 @@ async def call_with_hooks(run: Run, ask: Ask, messages: list[Message] | None = N
 async def before_tool(run: Run, slot: Any) -> None:
     """Hooks may change a call's arguments, add secret ones, or keep it from running."""
     call_ = slot.call
-    event = BeforeToolCall(
-        run=run.info, count=run.count, tool_name=call_.name, tool_call_id=call_.id, arguments=call_.arguments
-    )
+    event = BeforeToolCall(**about(run), tool_name=call_.name, tool_call_id=call_.id, arguments=call_.arguments)
     await call(run.agent.hooks.before_tool, event)
     run.publish(event.drain())
     slot.secrets = event.secret_arguments or None
@@ -59,8 +62,7 @@ async def after_tool(run: Run, slot: Any, perform: Callable[[Run, Any], Awaitabl
     if not hooks.after_tool or not slot.ran or result is None:
         return
     event = AfterToolCall(
-        run=run.info,
-        count=run.count,
+        **about(run),
         tool_name=slot.call.name,
         tool_call_id=slot.call.id,
         arguments=slot.call.arguments,

@@ -352,6 +352,20 @@ async def test_what_must_be_verified_and_what_verifies_can_be_named(runtime: Run
     assert unnamed.iterations == 2, "patch is no tool that writes unless it is named"
 
 
+@tool
+async def fail(why: str) -> str:
+    """Raise."""
+    raise ValueError(why)
+
+
+@pytest.mark.spec("OURS-10")
+async def test_batches_of_nothing_but_errors_end_the_run(runtime: Runtime) -> None:
+    mixed = tool_calls(("fail", {"why": "x"}), ("add", {"a": 1, "b": 1}))
+    script = [tool_call("fail", why="1"), mixed, *(tool_call("fail", why=str(number)) for number in range(2, 9))]
+    result = await Agent(ScriptedModel(script), [fail, add], max_consecutive_tool_errors=3).arun("x")
+    assert (result.stop_reason, result.success, result.iterations) == ("tool_errors", False, 5)
+
+
 # tools
 
 

@@ -274,3 +274,23 @@ async def test_judges_repairs_and_summaries_pass_the_model_hooks(runtime: Runtim
     nudged = tmp_path / "nudged"
     quiet = await Agent(ScriptedModel([text("")], loop=True), hooks=[Recorder(nudged)], max_empty_replies=1).arun("say")
     assert quiet.stop_reason == "empty_reply" and asked(nudged) == quiet.metrics.model_calls == 3
+
+
+class Tenant(Hook):
+    """Looks at whose run it is."""
+
+    async def on_before_tool_call(self, event: Any) -> None:
+        token = event.ephemeral_metadata["token"]
+        event.secret_arguments = {"token": f"{event.run.metadata['tenant']}/{event.run.thread_id}/{len(token)}"}
+
+
+@pytest.mark.spec("HOOK-27", "API-20", "OURS-19", "HOOK-21")
+async def test_hooks_know_whose_run_it_is_and_its_ephemeral_metadata(runtime: Runtime, tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    model = ScriptedModel([tool_call("echo", words="hi"), text("ok")])
+    agent = Agent(model, [echo], hooks=[Tenant()], checkpointer=f"sqlite:///{path}")
+    result = await agent.arun("say", thread_id="t", metadata={"tenant": "acme"}, ephemeral={"token": "4711-secret"})
+    [done] = result.tool_executions
+    assert done.result == "hi with acme/t/11" and done.arguments == {"words": "hi"}
+    assert not [file for file in tmp_path.iterdir() if b"4711-secret" in file.read_bytes()]
+    assert "4711-secret" not in str(result.to_dict())
