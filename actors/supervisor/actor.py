@@ -7,11 +7,21 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any
 
-from ...protocol.commands import CancelRun, ForgetRuns, RunFinished, RunsCancelled, StartRun
+from ...protocol.commands import (
+    CancelRun,
+    ForgetRuns,
+    InterruptsLoaded,
+    LoadInterrupts,
+    RunFinished,
+    RunsCancelled,
+    StartRun,
+)
 from ..definitions import Definitions
 from ..frames import Caller, Channel
 from .loop import run_turn
+from .pause import listed
 from .run import Peers, Run
+from .thread import read
 
 FORGET_BATCH = 64
 
@@ -104,6 +114,13 @@ class SupervisorActor:
             entry.cancelled = True
             entry.waiter.cancel()
         return len(chosen) + len(queued)
+
+    async def interrupts(self, message: LoadInterrupts, caller: Any) -> InterruptsLoaded:
+        """What a thread waits for, whichever process saw it pause."""
+        stored = await read(self._peers, message.store, message.thread_id)
+        if stored is None:
+            return InterruptsLoaded()
+        return InterruptsLoaded(run_id=stored.state.run_id, interrupts=listed(stored.state.interrupts))
 
     async def _run(self, request: StartRun, agent: Any, caller: Caller) -> RunFinished:
         run = self._runs[request.run_id] = Run(request, agent, caller, self._peers, self._forget)

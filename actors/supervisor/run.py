@@ -145,6 +145,7 @@ class Run:
         self.stopping: str | None = None
         self.time_limit: float | None = None
         self._memo: Memo | None = None
+        self._deadline: asyncio.TimerHandle | None = None
         self._task = asyncio.current_task()
         self._deadline: asyncio.TimerHandle | None = None
         self._seq = 0

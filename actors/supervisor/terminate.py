@@ -197,7 +197,7 @@ def judgements(run: Run, parsed: Parsed | None) -> dict[str, Any]:
     """What hooks, judges and the schema had to say; nothing for most runs."""
     fields: dict[str, Any] = {}
     if run.state.interrupts:
-        fields["interrupts"] = listed(run)
+        fields["interrupts"] = listed(run.state.interrupts)
     if parsed is not None:
         fields |= {"parsed": parsed.value, "parse_error": parsed.error}
     if run._memo is not None:

@@ -108,6 +108,11 @@ def events(message: dict[str, Any], cut: Any = None) -> Iterator[dict[str, Any]]
     }
     yield {"type": "ping"}
     fields = {"text": ("text", "text_delta"), "thinking": ("thinking", "thinking_delta")}
+    blanks: dict[str, dict[str, Any]] = {
+        "text": {"text": ""},
+        "tool_use": {"input": {}},
+        "thinking": {"thinking": "", "signature": ""},
+    }
     for index, block in enumerate(message["content"]):
         kind = block["type"]
         blanks: dict[str, dict[str, Any]] = {
