@@ -62,6 +62,12 @@ if TYPE_CHECKING:
     from .actors.runnable import (
         Runnable as Runnable,
     )
+    from .actors.subagents import (
+        run_subagent as run_subagent,
+    )
+    from .actors.subagents import (
+        run_subagent_sync as run_subagent_sync,
+    )
     from .actors.supervisor.hooks.base import (
         Hook as Hook,
     )
@@ -416,6 +422,9 @@ if TYPE_CHECKING:
     from .protocol.results import (
         Metrics as Metrics,
     )
+    from .protocol.results import (
+        SubagentResult as SubagentResult,
+    )
     from .protocol.state import (
         AgentState as AgentState,
     )
@@ -484,6 +493,7 @@ _HOMES = {
     "actors.agent.models.retry": ("RetryPolicy",),
     "actors.agent_definition": ("Agent",),
     "actors.runnable": ("Runnable",),
+    "actors.subagents": ("run_subagent", "run_subagent_sync"),
     "actors.supervisor.hooks.base": ("Hook",),
     "actors.supervisor.hooks.content_filter": ("ContentFilterHook",),
     "actors.supervisor.hooks.guardrails": ("GuardrailsHook",),
@@ -583,7 +593,7 @@ _HOMES = {
     ),
     "protocol.messages": ("InterruptRequest", "Message", "ModelChunk", "ModelResponse", "ToolCall", "ToolResult", "Usage"),
     "protocol.reasoning": ("GroundingConfig", "GsarConfig", "ReflexionConfig"),
-    "protocol.results": ("AgentResult", "Metrics"),
+    "protocol.results": ("AgentResult", "Metrics", "SubagentResult"),
     "protocol.state": ("AgentState", "ReasoningStep", "ToolExecution"),
     "protocol.termination": (
         "And",

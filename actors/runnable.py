@@ -16,7 +16,10 @@ from ..protocol.commands import StartRun
 from ..protocol.errors import NotPaused, PeerLost, RunLost, RuntimeClosed, UmbelError, from_wire
 from ..protocol.events import Event, RunLostEvent, TerminateEvent
 from ..protocol.results import AgentResult, RunOutcome
+from .ambient import check_may_run
 from .definitions import pack_definition
+from .tools.children import ChildRuntime
+from .tools.context import current_tool_context
 
 T = TypeVar("T")
 Observer = Callable[[Any], None]
@@ -40,7 +43,15 @@ def provide_runtime(find: Callable[[], RuntimePort]) -> None:
 
 
 def current_runtime() -> RuntimePort:
-    """The runtime that a call without one uses."""
+    """The runtime that a call without one uses; in a tool's body, that of the run that the call belongs to.
+
+    Raises:
+        RunError: runs cannot be begun here (see :func:`check_may_run`).
+    """
+    context = current_tool_context()
+    if context is not None and context.port is not None:
+        return ChildRuntime(context.port)
+    check_may_run()
     if not _finders:
         raise RuntimeClosed("no runtime is available: import Runtime from umbel first")
     return _finders[0]()
@@ -74,6 +85,10 @@ class Runnable:
         if self._packed is None:
             self._packed = pack_definition(self)
         return self._packed
+
+    def keep_packed(self, key: str, blob: bytes) -> None:
+        """This definition was made from these bytes: they need not be made again."""
+        self._packed = (key, blob)
 
     async def arun(
         self,

@@ -13,14 +13,15 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from ...protocol.commands import ExecuteCall, ToolProgress, ToolReply
+from ...protocol.commands import ExecuteCall, ToolReply
 from ...protocol.errors import PeerLost, UmbelError
-from ...protocol.events import ToolCompleteEvent, ToolProgressEvent, ToolStartEvent
+from ...protocol.events import ToolCompleteEvent, ToolStartEvent
 from ...protocol.messages import Message, ModelResponse, ToolCall, ToolResult
 from ...protocol.state import PendingInterrupt, ReasoningStep, ToolExecution
 from ..tools.executor import unknown_tool_text
 from ..tools.limits import limited
 from ..tools.verification import REMINDER, blocked, unverified_writes, wrote
+from .children import Body
 from .hooked import after_tool, before_tool
 from .pause import asking, take_answers
 from .reflect import reflect
@@ -40,14 +41,13 @@ class Slot:
         reused: an earlier equal call's result was taken; the body did not run.
         twin: an equal idempotent call earlier in the batch, whose result this one shares.
         secrets: arguments that only the body sees.
-        share: agents in the batch, which divide the budgets.
         waits: the interrupts that were answered, when the call goes on after a pause.
         asks: what the call asks a person; it has no result then.
         ran: the body ran, so hooks that look at results are asked.
         told: its completion was announced.
     """
 
-    __slots__ = ("asks", "call", "ran", "result", "reused", "secrets", "share", "told", "tool", "twin", "waits")
+    __slots__ = ("asks", "call", "ran", "result", "reused", "secrets", "told", "tool", "twin", "waits")
 
     def __init__(self, call: ToolCall, tool: Any, waits: tuple[PendingInterrupt, ...] = ()) -> None:
         self.call = call
@@ -58,7 +58,6 @@ class Slot:
         self.secrets: dict[str, Any] | None = None
         self.asks: tuple[PendingInterrupt, ...] = ()
         self.reused = self.ran = self.told = False
-        self.share = 1
 
 
 async def execute(run: Run, response: ModelResponse) -> str | None:
@@ -82,9 +81,6 @@ async def batch(run: Run, slots: list[Slot], *, cut_off: bool = False) -> list[T
     """Get the results of calls, and append them to the state: the records of those that are done."""
     try:
         await plan(run, slots, cut_off)
-        agents = [slot for slot in slots if slot.tool is not None and slot.tool.agent is not None]
-        for slot in agents:
-            slot.share = len(agents)
         await dispatch(run, [slot for slot in slots if slot.result is None and slot.twin is None])
         if run.agent.hooks.after_tool and run.config.tool_event_order == "sequential":
             for slot in slots:
@@ -230,35 +226,25 @@ async def call_tool(run: Run, slot: Slot) -> ToolResult:
         answers=slot.waits[0].answers if slot.waits else (),
         state=run.state_for(slot.tool),
     )
-    heard = (lambda part: progress(run, slot, part)) if run.watched and slot.tool.emits_progress else None
     for attempt in range(ATTEMPTS):
         channel = run.peers.tools(slot.tool, run.id)
         channel.define(run.request.definition, run.peers.blob)
+        body = Body(run, slot.call, channel, slot.tool.emits_progress)
         try:
-            reply: ToolReply = await channel.request(message, on_partial=heard)
+            reply: ToolReply = await channel.request(message, on_partial=body.heard)
         except PeerLost as lost:
             if attempt + 1 < ATTEMPTS and (slot.tool.idempotent or lost.delivered == "no"):
                 message = message.evolve(apart=lost.delivered != "no")  # if it was this call, it shall not do so again
                 continue
             why = f"outcome unknown: the process that ran {slot.call.name} died. Verify what happened before you repeat it."
             return refuse(slot.call, why, "outcome_unknown")
+        finally:
+            if body.children:
+                await body.end()
         if reply.interrupt is not None:
             slot.asks = (asking(slot, reply.interrupt),)
         return reply.result
     raise AssertionError("unreachable")
-
-
-def progress(run: Run, slot: Slot, part: Any) -> None:
-    """A tool says how far it is."""
-    if isinstance(part, ToolProgress):
-        run.emit(
-            ToolProgressEvent,
-            tool_name=slot.call.name,
-            tool_call_id=slot.call.id,
-            progress=part.progress,
-            total=part.total,
-            message=part.message,
-        )
 
 
 # record

@@ -34,6 +34,7 @@ class Peers(Protocol):
     def checkpointer(self) -> Channel: ...
     def blob(self, definition: str) -> bytes: ...
     def register(self, agent: Any) -> str: ...
+    def admit(self, definition: str, blob: bytes) -> Any: ...
 
 
 @dataclass(slots=True)
@@ -50,6 +51,8 @@ class Memo:
         unfinished: replies in a row whose call broke off.
         held: streamed chunks that wait for their reply to be accepted.
         hook_errors: of hooks that ran after the run was safe.
+        purse: what it leases to its children.
+        tasks: conversations of its children that can go on, by task id.
         open_iteration: the one whose end the hooks have not been told.
     """
 
@@ -64,6 +67,8 @@ class Memo:
     unfinished: int = 0
     held: list[ModelChunk] = field(default_factory=list)
     hook_errors: tuple[str, ...] = ()
+    purse: Any = None
+    tasks: dict[str, Any] = field(default_factory=dict)
     open_iteration: int | None = None
 
 
@@ -234,9 +239,15 @@ class Run:
             self._forget(self.agent_channel, self.id)
 
     def add_child(self, metrics: Metrics) -> None:
-        """A child run's tokens count as this run's."""
-        usage = Usage(prompt_tokens=metrics.prompt_tokens, completion_tokens=metrics.completion_tokens)
-        self.state = self.state.with_token_usage(usage)
+        """What a child run used counts as this run's: tokens, and money at the child's own prices."""
+        state, spent = self.state, metrics.cost_usd or 0.0
+        self.state = state.evolve(
+            total_tokens_used=state.total_tokens_used + metrics.prompt_tokens + metrics.completion_tokens,
+            prompt_tokens_used=state.prompt_tokens_used + metrics.prompt_tokens,
+            completion_tokens_used=state.completion_tokens_used + metrics.completion_tokens,
+            cost_usd_used=state.cost_usd_used + spent,
+            reported_cost_usd=state.reported_cost_usd + (spent if state.reported_cost_calls else 0.0),
+        )
         self.model_calls += metrics.model_calls
 
     def elapsed(self) -> float:
