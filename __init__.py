@@ -113,6 +113,12 @@ if TYPE_CHECKING:
     from .actors.supervisor.reasoning.causal import (
         CausalNode as CausalNode,
     )
+    from .actors.task_tool import (
+        SubagentSpec as SubagentSpec,
+    )
+    from .actors.task_tool import (
+        task_tool as task_tool,
+    )
     from .actors.tools.builtin.completion import (
         task_complete as task_complete,
     )
@@ -312,6 +318,9 @@ if TYPE_CHECKING:
         UnknownKind as UnknownKind,
     )
     from .protocol.errors import (
+        UnknownTask as UnknownTask,
+    )
+    from .protocol.errors import (
         UnknownTool as UnknownTool,
     )
     from .protocol.events import (
@@ -505,6 +514,7 @@ _HOMES = {
     "actors.supervisor.hooks.steering": ("SteeringHook",),
     "actors.supervisor.hooks.telemetry": ("TelemetryHook",),
     "actors.supervisor.reasoning.causal": ("CausalChain", "CausalEdge", "CausalNode"),
+    "actors.task_tool": ("SubagentSpec", "task_tool"),
     "actors.tools.builtin.completion": ("task_complete",),
     "actors.tools.builtin.dates": ("get_today_date",),
     "actors.tools.builtin.fetch": ("web_fetch_tool",),
@@ -563,6 +573,7 @@ _HOMES = {
         "ToolTimeout",
         "UmbelError",
         "UnknownKind",
+        "UnknownTask",
         "UnknownTool",
     ),
     "protocol.events": (

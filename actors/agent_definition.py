@@ -173,6 +173,11 @@ class Agent(Runnable):
         return f"Agent({self.title!r}, tools={list(self.tools_by_name)})"
 
     @property
+    def given(self) -> AgentConfig:
+        """The configuration as it was given: without the tools that settings and plugins add."""
+        return self._given
+
+    @property
     def name(self) -> str | None:
         return self.config.name
 

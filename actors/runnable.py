@@ -90,6 +90,10 @@ class Runnable:
         """This definition was made from these bytes: they need not be made again."""
         self._packed = (key, blob)
 
+    def as_child_of(self, parent: Any) -> Any:
+        """What is run when a tool of ``parent`` runs this."""
+        return self
+
     async def arun(
         self,
         prompt: str,

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...protocol.codec import to_json
 from ...protocol.commands import CancelRun, StartRun, SubagentAnswer, SubagentHeard, SubagentRequest, ToolProgress
-from ...protocol.errors import PeerLost, RunError, RunFailed, RunLost, UmbelError
+from ...protocol.errors import PeerLost, RunError, RunFailed, RunLost, UmbelError, UnknownTask
 from ...protocol.events import ToolProgressEvent
 from ...protocol.messages import ToolCall
 from ...protocol.results import RunOutcome, StopReason
@@ -114,14 +114,17 @@ class Body:
         try:
             if self._run.request.depth >= MAX_DEPTH:
                 raise RunError(f"no agent was run: agents are already {MAX_DEPTH} deep")
-            agent = self._run.peers.admit(start.definition, request.blob)  # held until the child is over
+            sent = self._run.peers.admit(start.definition, request.blob)
+            agent = sent.as_child_of(self._run.agent)  # both are held until the child is over
+            if agent is not sent:
+                start = start.evolve(definition=self._run.peers.register(agent))
             task = self._task(request.task_id)
             if task is None:
                 outcome = await self._attempt(start, child)
             else:
                 task_id = task.task_id
                 outcome = await self._turn(task, start, child)
-            del agent
+            del agent, sent
         except asyncio.CancelledError:
             if not child.stopped:
                 raise
@@ -148,7 +151,7 @@ class Body:
             tasks[task_id] = _Task(task_id)
         if task_id not in tasks:
             known = ", ".join(sorted(tasks)) or "none"
-            raise RunError(f"this run has no subagent task {task_id!r} to go on with; there are: {known}")
+            raise UnknownTask(f"this run has no subagent task {task_id!r} to go on with; there are: {known}")
         return tasks[task_id]  # type: ignore[no-any-return]
 
     async def _turn(self, task: _Task, start: StartRun, child: _Child) -> RunOutcome:

@@ -100,16 +100,18 @@ async def run_child(
     on_event: Callable[[Any], Any] | None = None,
     resumable: bool = False,
     task_id: str | None = None,
+    ephemeral: dict[str, Any] | None = None,
 ) -> SubagentResult:
     """Run ``agent`` as a child of the call behind ``port``; see :meth:`ToolContext.run_subagent`."""
     wanted = task_id if task_id is not None else ("" if resumable else None)
-    if wanted is not None and getattr(agent.config, "checkpointer", None) is not None:
+    if wanted is not None and getattr(getattr(agent, "config", None), "checkpointer", None) is not None:
         raise ConfigurationError("a resumable subagent keeps its conversation itself: give it no checkpointer")
     runtime = ChildRuntime(port)
     request = StartRun(
         run_id=os.urandom(16).hex(),
         definition=runtime.register(agent),
         prompt=prompt,
+        ephemeral=ephemeral or {},
         events=on_event is not None,
         full=False,
     )

@@ -1,9 +1,10 @@
-"""``agent.run_sync`` and ``arun`` called where a run goes on already: they are children, or are refused, and never wait for ever."""
+"""``agent.run_sync`` and ``arun`` where a run goes on already: they are children, or refused, and never wait for ever."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,7 @@ async def test_a_callers_callback_may_run_agents(runtime: Runtime) -> None:
     assert said == ["said"]
 
 
-@tool(isolation="process", max_concurrency=1)
+@tool(isolation="process")
 def nested(n: int) -> str:
     """Run an agent that calls this same tool, two levels deep."""
     if n == 2:
@@ -173,10 +174,11 @@ def nested(n: int) -> str:
 
 
 async def test_bodies_that_wait_for_children_keep_no_place(runtime: Runtime) -> None:
-    # as many calls as there are worker processes, each of which needs two more, in a tool that allows one at a time
-    calls = tool_calls(*(("nested", {"n": 0}) for _ in range(4)))
-    result = await Agent(ScriptedModel([calls, text("Done.")]), [nested], max_tool_result_length=0).arun("Go.")
-    assert [done.result for done in result.tool_executions] == ["0 1 bottom"] * 4
+    # as many calls as there are worker processes, each of which needs two more
+    count = max(4, os.cpu_count() or 1)
+    calls = tool_calls(*(("nested", {"n": 0}) for _ in range(count)))
+    result = await Agent(ScriptedModel([calls, text("Done.")]), [nested], max_concurrency=count).arun("Go.")
+    assert [done.result for done in result.tool_executions] == ["0 1 bottom"] * count
 
 
 @tool

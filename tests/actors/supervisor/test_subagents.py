@@ -24,7 +24,6 @@ from umbel.errors import ConfigurationError, ModelError
 from umbel.events import SubagentEvent, TerminateEvent
 from umbel.testing import ScriptedModel, error, text, tool_call, tool_calls
 
-
 COST = Usage(prompt_tokens=100, completion_tokens=0)
 
 
