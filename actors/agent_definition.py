@@ -25,7 +25,6 @@ from .supervisor.reasoning.reflexion import Reflector
 from .supervisor.structured import response_format, schema_instruction
 from .tools.decorator import Tool, require_tools
 
-
 MAX_ITERATIONS = 10  # of a subagent
 
 
@@ -189,6 +188,11 @@ class Agent(Runnable):
 
     def __repr__(self) -> str:
         return f"Agent({self.title!r}, tools={list(self.tools_by_name)})"
+
+    @property
+    def given(self) -> AgentConfig:
+        """The configuration as it was given: without the tools that settings and plugins add."""
+        return self._given
 
     @property
     def name(self) -> str | None:

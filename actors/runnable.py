@@ -16,8 +16,11 @@ from ..protocol.errors import ConfigurationError, NotPaused, PeerLost, RunLost, 
 from ..protocol.events import Event, RunLostEvent
 from ..protocol.messages import Frozen
 from ..protocol.results import AgentResult, RunOutcome
+from .ambient import check_may_run
 from .definitions import pack_definition
 from .event_stream import Callback, EventStream, Observer
+from .tools.children import ChildRuntime
+from .tools.context import current_tool_context
 
 T = TypeVar("T")
 CLOSING_SECONDS = 10.0  # for a run whose stream was closed to end in order; then it is abandoned
@@ -42,7 +45,15 @@ def provide_runtime(find: Callable[[], RuntimePort]) -> None:
 
 
 def current_runtime() -> RuntimePort:
-    """The runtime that a call without one uses."""
+    """The runtime that a call without one uses; in a tool's body, that of the run that the call belongs to.
+
+    Raises:
+        RunError: runs cannot be begun here (see :func:`check_may_run`).
+    """
+    context = current_tool_context()
+    if context is not None and context.port is not None:
+        return ChildRuntime(context.port)
+    check_may_run()
     if not _finders:
         raise RuntimeClosed("no runtime is available: import Runtime from umbel first")
     return _finders[0]()
@@ -78,6 +89,14 @@ class Runnable:
         if self._packed is None:
             self._packed = pack_definition(self)
         return self._packed
+
+    def keep_packed(self, key: str, blob: bytes) -> None:
+        """This definition was made from these bytes: they need not be made again."""
+        self._packed = (key, blob)
+
+    def as_child_of(self, parent: Any) -> Any:
+        """What is run when a tool of ``parent`` runs this."""
+        return self
 
     async def arun(
         self,

@@ -66,7 +66,8 @@ class RayBackend:
         """The reply to a message about a thread, of the supervisor that serves it."""
         loop = asyncio.get_running_loop()
         links = self._links.get(loop) or await self._connect(loop)
-        return await links[shard_of(thread_id, self._shards)].request(message)
+        _, link = links[shard_of(thread_id, self._shards)]
+        return await link.request(message)
 
     def cancel(self, run_id: str, request: StartRun) -> None:
         running = self._running.get(run_id)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, Self, TypeVar
 
+from ..actors.ambient import check_may_run
 from ..actors.runnable import in_own_thread, provide_runtime
 from ..protocol.commands import StartRun
 from ..protocol.config import Topology
@@ -73,7 +74,12 @@ class Runtime:
 
     @classmethod
     def current(cls) -> Runtime:
-        """The runtime of the innermost ``with`` block, or the default one, which is started if need be."""
+        """The runtime of the innermost ``with`` block, or the default one, which is started if need be.
+
+        Raises:
+            RunError: this code runs inside an actor.
+        """
+        check_may_run()
         with cls._lock:
             if cls._current is None or cls._current._closed:
                 cls._current = cls(inline=os.environ.get("UMBEL_RUNTIME") == "inline")

@@ -26,6 +26,10 @@ async def echo(words: str, token: str = "none") -> str:
     return f"{words} with {token}"
 
 
+def files_with(folder: Path, secret: bytes) -> list[Path]:
+    return [file for file in folder.iterdir() if secret in file.read_bytes()]
+
+
 class Recorder(Hook):
     """Writes down every callback; hooks live in another process on Ray, so it writes to a file."""
 
@@ -292,5 +296,5 @@ async def test_hooks_know_whose_run_it_is_and_its_ephemeral_metadata(runtime: Ru
     result = await agent.arun("say", thread_id="t", metadata={"tenant": "acme"}, ephemeral={"token": "4711-secret"})
     [done] = result.tool_executions
     assert done.result == "hi with acme/t/11" and done.arguments == {"words": "hi"}
-    assert not [file for file in tmp_path.iterdir() if b"4711-secret" in file.read_bytes()]
+    assert not files_with(tmp_path, b"4711-secret")
     assert "4711-secret" not in str(result.to_dict())
