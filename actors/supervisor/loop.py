@@ -33,7 +33,7 @@ from .recover import repaired
 from .room import crowded, make_room
 from .run import Run
 from .terminate import close_iteration, terminate
-from .think import think
+from .think import release, think
 from .thread import load_turn, save
 
 logger = logging.getLogger("umbel.supervisor")
@@ -123,7 +123,10 @@ async def act(run: Run, response: ModelResponse) -> str | None:
         response = recovered
     run.last_text = response.content or ""
     run.no_tool_calls = not response.tool_calls
-    return await execute(run, response) if response.tool_calls else await answer(run, response)
+    if not response.tool_calls:
+        return await answer(run, response)
+    release(run, text=not run.config.hold_tool_step_text)
+    return await execute(run, response)
 
 
 def warn_of_loop(run: Run) -> None:
