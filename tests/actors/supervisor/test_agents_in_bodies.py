@@ -13,7 +13,7 @@ import pytest
 
 from umbel import Agent, Hook, Runtime, ToolContext, tool
 from umbel.errors import RunError
-from umbel.events import SubagentEvent, TerminateEvent
+from umbel.events import SubagentEvent, TerminateEvent, ToolCompleteEvent
 from umbel.testing import ScriptedModel, text, tool_call, tool_calls
 
 pytestmark = pytest.mark.timeout(60)
@@ -69,7 +69,7 @@ async def test_an_agent_run_in_a_body_is_a_child(runtime: Runtime, body: Any) ->
     events = [event async for event in calling(body).run("Go.")]
     inner = [event.event for event in events if isinstance(event, SubagentEvent)]
     assert inner and {event.parent_run_id for event in inner} == {events[0].run_id}
-    [complete] = [event for event in events if event.event_type == "tool_complete"]
+    [complete] = [event for event in events if isinstance(event, ToolCompleteEvent)]
     expected = {
         "runs_async": "said ['system', 'user', 'assistant']",
         "streams": "['think', 'terminate']",
@@ -243,9 +243,9 @@ async def test_children_end_with_their_body(runtime: Runtime) -> None:
     # both children are over before the call is; what they did is known
     ends = [event.reason for event in inner if isinstance(event, TerminateEvent)]
     assert set(ends) <= {"cancelled"} and len(ends) >= 1
-    [complete] = [number for number, event in enumerate(events) if event.event_type == "tool_complete"]
-    assert not [event for event in events[complete:] if isinstance(event, SubagentEvent)]
-    assert events[complete].result == "left behind: True"
+    [complete] = [event for event in events if isinstance(event, ToolCompleteEvent)]
+    assert complete.result == "left behind: True"
+    assert not [event for event in events[events.index(complete) :] if isinstance(event, SubagentEvent)]
 
 
 @tool

@@ -21,7 +21,7 @@ from umbel import (
     tool,
 )
 from umbel.errors import ConfigurationError, ModelError
-from umbel.events import SubagentEvent, TerminateEvent
+from umbel.events import SubagentEvent, TerminateEvent, ToolCompleteEvent
 from umbel.testing import ScriptedModel, error, text, tool_call, tool_calls
 
 COST = Usage(prompt_tokens=100, completion_tokens=0)
@@ -125,7 +125,7 @@ async def with_function(n: int) -> str:
 async def test_the_function_form_and_its_events(runtime: Runtime) -> None:
     events = [event async for event in parent_of(with_function).run("Go.")]
     kinds = ["think", "tool_start", "tool_complete", "think", "terminate"]
-    [complete] = [event for event in events if event.event_type == "tool_complete"]
+    [complete] = [event for event in events if isinstance(event, ToolCompleteEvent)]
     assert complete.result == f"seen subagent {kinds}"
     inner = [event for event in events if isinstance(event, SubagentEvent)]
     assert [event.event.event_type for event in inner] == kinds
@@ -309,7 +309,7 @@ async def test_a_task_is_a_conversation_that_goes_on(runtime: Runtime) -> None:
 async def test_outside_of_a_tool_it_is_a_run(runtime: Runtime) -> None:
     events: list[Any] = []
     done = await run_subagent("Say it.", model=ScriptedModel([text("said")]), on_event=events.append)
-    assert isinstance(done, SubagentResult) and (done.text, done.iterations, done.success) == ("said", 1, True)
+    assert (type(done), done.text, done.iterations, done.success) == (SubagentResult, "said", 1, True)
     assert [event.event_type for event in events] == ["think", "terminate"]
     assert current_tool_context() is None
     with pytest.raises(ConfigurationError, match="tool's body"):

@@ -101,7 +101,7 @@ async def test_depth_is_refused_in_words(runtime: Runtime) -> None:
 class Says(Hook):
     """Says whose model is called."""
 
-    def on_before_model_call(self, event: Any) -> None:
+    async def on_before_model_call(self, event: Any) -> None:
         event.emit(CustomEvent(name="thinking", data={}))
 
 
