@@ -246,11 +246,12 @@ class Verdicts:
         return text('{"status": "resolved", "claims": []}' if "Report:" in asked else "1: 1.0 - so")
 
 
+class Sum(BaseModel):
+    value: int
+
+
 @pytest.mark.spec("HOOK-18", "OURS-1")
 async def test_judges_repairs_and_summaries_pass_the_model_hooks(runtime: Runtime, tmp_path: Path) -> None:
-    class Sum(BaseModel):
-        value: int
-
     def asked(log: Path) -> int:
         lines = log.read_text().splitlines()
         assert lines.count("r:before_model") == lines.count("r:after_model")
@@ -276,6 +277,10 @@ async def test_judges_repairs_and_summaries_pass_the_model_hooks(runtime: Runtim
     assert quiet.stop_reason == "empty_reply" and asked(nudged) == quiet.metrics.model_calls == 3
 
 
+def holding(folder: Path, secret: bytes) -> list[Path]:
+    return [file for file in folder.iterdir() if secret in file.read_bytes()]
+
+
 class Tenant(Hook):
     """Looks at whose run it is."""
 
@@ -292,5 +297,5 @@ async def test_hooks_know_whose_run_it_is_and_its_ephemeral_metadata(runtime: Ru
     result = await agent.arun("say", thread_id="t", metadata={"tenant": "acme"}, ephemeral={"token": "4711-secret"})
     [done] = result.tool_executions
     assert done.result == "hi with acme/t/11" and done.arguments == {"words": "hi"}
-    assert not [file for file in tmp_path.iterdir() if b"4711-secret" in file.read_bytes()]
+    assert not holding(tmp_path, b"4711-secret")
     assert "4711-secret" not in str(result.to_dict())
