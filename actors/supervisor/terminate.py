@@ -15,7 +15,7 @@ from .hooks.dispatch import after_invocation_all, call
 from .pause import listed, tell_pause
 from .reasoning.gsar import assess
 from .run import Run, cost
-from .structured import Parsed, parse_or_repair
+from .structured import Parsed, is_answer, parse_or_repair
 from .think import call_model, judge
 from .thread import close_open_calls, save
 
@@ -94,16 +94,21 @@ async def after_invocation(run: Run, reason: str, error: Exception | None) -> No
 
 
 async def structured(run: Run, reason: str, message: str) -> Parsed | None:
-    """The final text as an instance of the agent's schema, repaired by the model where need be. Source: API-42 to API-45."""
+    """The final text as an instance of the agent's schema, repaired by the model where need be. Source: API-42 to API-45.
+
+    A run that a limit ended is read, too, where it has a text, but no further call is spent on it.
+    """
     config = run.config
-    if config.output_schema is None or normalise_stop_reason(reason) not in SUCCESSFUL:
+    finished = normalise_stop_reason(reason) in SUCCESSFUL
+    if config.output_schema is None or not is_answer(reason) or not (finished or message):
         return None
+    retries = config.output_schema_retries if finished else 0
 
     async def ask(messages: list[Message], response_format: dict[str, Any] | None) -> ModelResponse:
         settings = {"response_format": response_format} if response_format is not None else {}
         return await judge(run, [*run.state.messages, *messages], "primary", **settings)
 
-    return await parse_or_repair(message, config.output_schema, ask, config.output_schema_retries, config.output_schema_strict)
+    return await parse_or_repair(message, config.output_schema, ask, retries, config.output_schema_strict)
 
 
 async def weigh(run: Run, reason: str, message: str) -> None:
