@@ -109,7 +109,7 @@ class Connected:
     async def complete(self, messages: list[Message], tools: Any = None, **settings: Any) -> ModelResponse:
         return text("hello")
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         self.log.touch()
 
 
