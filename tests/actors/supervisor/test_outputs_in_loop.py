@@ -70,3 +70,26 @@ async def test_the_answer_after_a_pause_is_parsed(runtime: Runtime) -> None:
     agent = Agent(ScriptedModel(script), [ask_user], output_schema=Trip)
     await agent.arun("plan")
     assert (await agent.aresume("Rome")).parsed_as(Trip) == Trip(city="Rome")
+
+
+class FullDisk:
+    """A result store that cannot keep anything."""
+
+    def save(self, key: str, text: str) -> None:
+        raise OSError("no space left")
+
+    def load(self, key: str) -> str | None:
+        return None
+
+
+@pytest.mark.spec("TOOL-45")
+async def test_a_result_store_that_fails_costs_the_middle_of_the_text_and_not_the_run(runtime: Runtime) -> None:
+    @tool
+    async def dump() -> str:
+        """Return much text."""
+        return "a" * 50_000 + "z"
+
+    agent = Agent(ScriptedModel([tool_call("dump"), text("ok")]), [dump], tool_result_store=FullDisk())
+    result = await agent.arun("go")
+    [done] = result.tool_executions
+    assert result.message == "ok" and (done.result or "").startswith("aaa") and (done.result or "").endswith("z")
