@@ -250,11 +250,12 @@ class Verdicts:
         return text('{"status": "resolved", "claims": []}' if "Report:" in asked else "1: 1.0 - so")
 
 
+class Sum(BaseModel):
+    value: int
+
+
 @pytest.mark.spec("HOOK-18", "OURS-1")
 async def test_judges_repairs_and_summaries_pass_the_model_hooks(runtime: Runtime, tmp_path: Path) -> None:
-    class Sum(BaseModel):
-        value: int
-
     def asked(log: Path) -> int:
         lines = log.read_text().splitlines()
         assert lines.count("r:before_model") == lines.count("r:after_model")

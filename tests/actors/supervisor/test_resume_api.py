@@ -100,6 +100,26 @@ async def test_synchronous_code_runs_resumes_and_runs_again(runtime: Runtime, tm
     assert agent.run_sync("pay", thread_id="v").stop_reason == "interrupted", "and where one is running"
 
 
+class Connected:
+    """A model with a connection."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+
+    async def complete(self, messages: list[Message], tools: Any = None, **settings: Any) -> ModelResponse:
+        return text("hello")
+
+    async def aclose(self) -> None:
+        self.log.touch()
+
+
+@pytest.mark.spec("API-17")
+async def test_run_sync_leaves_no_connection_open(tmp_path: Path) -> None:
+    with Runtime(inline=True):
+        assert Agent(Connected(tmp_path / "closed")).run_sync("hi").message == "hello"
+        assert (tmp_path / "closed").exists()
+
+
 @tool
 async def who(ctx: ToolContext) -> str:
     """Say whose run it is."""
