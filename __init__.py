@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .actors.agent.models.retry import RetryPolicy as RetryPolicy
     from .actors.agent_definition import Agent as Agent
     from .actors.runnable import Runnable as Runnable
+    from .actors.subagents import run_subagent as run_subagent, run_subagent_sync as run_subagent_sync
     from .actors.supervisor.hooks.base import Hook as Hook
     from .actors.supervisor.hooks.content_filter import ContentFilterHook as ContentFilterHook
     from .actors.supervisor.hooks.guardrails import GuardrailsHook as GuardrailsHook
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         CausalEdge as CausalEdge,
         CausalNode as CausalNode,
     )
+    from .actors.task_tool import SubagentSpec as SubagentSpec, task_tool as task_tool
     from .actors.tools.builtin.completion import task_complete as task_complete
     from .actors.tools.builtin.dates import get_today_date as get_today_date
     from .actors.tools.builtin.fetch import web_fetch_tool as web_fetch_tool
@@ -108,6 +110,7 @@ if TYPE_CHECKING:
         ToolTimeout as ToolTimeout,
         UmbelError as UmbelError,
         UnknownKind as UnknownKind,
+        UnknownTask as UnknownTask,
         UnknownTool as UnknownTool,
     )
     from .protocol.events import (
@@ -150,7 +153,7 @@ if TYPE_CHECKING:
         GsarConfig as GsarConfig,
         ReflexionConfig as ReflexionConfig,
     )
-    from .protocol.results import AgentResult as AgentResult, Metrics as Metrics
+    from .protocol.results import AgentResult as AgentResult, Metrics as Metrics, SubagentResult as SubagentResult
     from .protocol.state import AgentState as AgentState, ReasoningStep as ReasoningStep, ToolExecution as ToolExecution
     from .protocol.termination import (
         And as And,
@@ -183,6 +186,7 @@ _HOMES = {
     "actors.agent.models.retry": ("RetryPolicy",),
     "actors.agent_definition": ("Agent",),
     "actors.runnable": ("Runnable",),
+    "actors.subagents": ("run_subagent", "run_subagent_sync"),
     "actors.supervisor.hooks.base": ("Hook",),
     "actors.supervisor.hooks.content_filter": ("ContentFilterHook",),
     "actors.supervisor.hooks.guardrails": ("GuardrailsHook",),
@@ -194,6 +198,7 @@ _HOMES = {
     "actors.supervisor.hooks.steering": ("SteeringHook",),
     "actors.supervisor.hooks.telemetry": ("TelemetryHook",),
     "actors.supervisor.reasoning.causal": ("CausalChain", "CausalEdge", "CausalNode"),
+    "actors.task_tool": ("SubagentSpec", "task_tool"),
     "actors.tools.builtin.completion": ("task_complete",),
     "actors.tools.builtin.dates": ("get_today_date",),
     "actors.tools.builtin.fetch": ("web_fetch_tool",),
@@ -253,6 +258,7 @@ _HOMES = {
         "ToolTimeout",
         "UmbelError",
         "UnknownKind",
+        "UnknownTask",
         "UnknownTool",
     ),
     "protocol.events": (
@@ -283,7 +289,7 @@ _HOMES = {
     ),
     "protocol.messages": ("InterruptRequest", "Message", "ModelChunk", "ModelResponse", "ToolCall", "ToolResult", "Usage"),
     "protocol.reasoning": ("GroundingConfig", "GsarConfig", "ReflexionConfig"),
-    "protocol.results": ("AgentResult", "Metrics"),
+    "protocol.results": ("AgentResult", "Metrics", "SubagentResult"),
     "protocol.state": ("AgentState", "ReasoningStep", "ToolExecution"),
     "protocol.termination": (
         "And",

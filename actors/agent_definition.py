@@ -8,6 +8,7 @@ from typing import Any, Self
 from ..protocol.config import AgentConfig, build_config
 from ..protocol.errors import ConfigurationError
 from ..protocol.messages import Message
+from ..protocol.results import SubagentResult
 from ..protocol.state import AgentState
 from .agent.conversation.selection import choose, window_of
 from .agent.conversation.tokens import schema_tokens
@@ -15,13 +16,22 @@ from .agent.conversation.window import SlidingWindow
 from .agent.models.catalogue import adopt, facts_to_carry, price_of, require_prices
 from .agent.models.leaked_calls import check_formats, family_of, formats_of
 from .agent.models.registry import ModelFactory, registered_factories
+from .agent.models.retry import RetryPolicy
 from .builtin_tools import CATALOGUE_NOTE, with_builtin_tools
 from .checkpoints.registry import resolve_url
 from .runnable import Runnable
-from .supervisor.hooks.dispatch import Hooks
+from .supervisor.hooks.dispatch import Hooks, require_hooks
 from .supervisor.reasoning.reflexion import Reflector
 from .supervisor.structured import response_format, schema_instruction
 from .tools.decorator import Tool, require_tools
+
+MAX_ITERATIONS = 10  # of a subagent
+
+
+async def outcome_of(agent: Runnable, prompt: str) -> SubagentResult:
+    """Run an agent of its own for one task, and say what it came to. Raises what ended it."""
+    result = await agent.arun(prompt, full=False)
+    return SubagentResult.of(result.outcome, agent.title)
 
 
 class Agent(Runnable):
@@ -70,6 +80,7 @@ class Agent(Runnable):
         self._packed = None
         self.callback_handler = config.callback_handler
         self.output_schema = config.output_schema
+        self.checkpointer = config.checkpointer
         self.tools_by_name: dict[str, Tool] = {tool.name: tool for tool in config.tools}
         self.has_deferred_tools = any(tool.deferred for tool in config.tools)
         self._schemas = [tool.schema for tool in config.tools if not tool.deferred]
@@ -114,6 +125,7 @@ class Agent(Runnable):
 
     def _recovery(self) -> None:
         config, model = self.config, self.config.model
+        RetryPolicy.of(config.model_retry)  # refused here rather than at the first call
         name = model if isinstance(model, str) else ""
         family = getattr(model, "family", None) or family_of(name)
         formats = config.leaked_tool_call_formats
@@ -178,6 +190,11 @@ class Agent(Runnable):
         return f"Agent({self.title!r}, tools={list(self.tools_by_name)})"
 
     @property
+    def given(self) -> AgentConfig:
+        """The configuration as it was given: without the tools that settings and plugins add."""
+        return self._given
+
+    @property
     def name(self) -> str | None:
         return self.config.name
 
@@ -223,6 +240,18 @@ class Agent(Runnable):
         """A copy with other settings."""
         return type(self)(config=self._given, **settings)
 
+    def with_reflexion(self, enabled: bool = True, **settings: Any) -> Self:
+        """A copy that reflects on its progress, with settings of :class:`ReflexionConfig`; or that does not."""
+        return self.with_settings(reflexion={"enabled": enabled, **settings})
+
+    def with_grounding(self, enabled: bool = True, **settings: Any) -> Self:
+        """A copy that checks its answers, with settings of :class:`GroundingConfig`; or that does not."""
+        return self.with_settings(grounding={"enabled": enabled, **settings})
+
+    def with_hooks(self, *hooks: Any) -> Self:
+        """A copy with further hooks, behind those that it has."""
+        return self.with_settings(hooks=[*require_hooks(self._given.hooks), *hooks])
+
     def add_tool(self, tool: Tool) -> None:
         """Add a tool for later runs. Raises as the constructor does."""
         self.add_tools([tool])
@@ -230,6 +259,20 @@ class Agent(Runnable):
     def add_tools(self, tools: Iterable[Tool]) -> None:
         """Add tools for later runs: all of them, or none when one is refused."""
         self._use(self._given.model_copy(update={"tools": require_tools([*self._given.tools, *tools])}))
+
+    async def run_subagent(
+        self, prompt: str, *, model: Any = None, name: str = "subagent", on_event: Any = None, **settings: Any
+    ) -> SubagentResult:
+        """:func:`run_subagent` with this agent's model, where none is given; cancelling this agent cancels the child, too."""
+        if model is None:
+            model, own = self.model, self.config.model_kwargs
+            settings = {"model_kwargs": own, **settings} if own else settings
+        child = Agent(model, name=name, callback_handler=on_event, **{"max_iterations": MAX_ITERATIONS, **settings})
+        self._children.add(child)
+        try:
+            return await outcome_of(child, prompt)
+        finally:
+            self._children.discard(child)
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
         """This agent as a tool with one argument, ``prompt``. Each call is a child run, supervised like any other."""

@@ -95,6 +95,28 @@ class Definitions:
         self._known.setdefault(key, definition)
         return key
 
+    def pack(self, definition: Any) -> tuple[str, bytes]:
+        """What another process needs to know the definition (see :meth:`admit`): (key, bytes)."""
+        return definition.packed  # type: ignore[no-any-return]
+
+    def admit(self, key: str, blob: bytes) -> Any:
+        """The definition that :meth:`pack` packed, known here from now on.
+
+        Raises:
+            DefinitionError: it cannot be loaded here, or was never sent here.
+        """
+        if key not in self._known and blob:
+            try:
+                definition = unpack_definition(blob)
+            except Exception as error:  # unpickling runs whatever the definition imports
+                raise DefinitionError(
+                    f"the agent cannot be loaded in an actor process: {type(error).__name__}: {error}"
+                ) from error
+            definition.keep_packed(key, blob)
+            self._known[key] = definition
+            return definition
+        return self.get(key)
+
     async def define(self, message: Define, caller: Any) -> None:
         """Mailbox handler: take in a definition sent by a process of this cluster."""
         if message.definition not in self._known:
@@ -144,3 +166,7 @@ class LocalDefinitions(Definitions):
         key = f"local-{id(definition)}"
         self._known[key] = definition
         return key
+
+    def pack(self, definition: Any) -> tuple[str, bytes]:
+        """No bytes: who asks is in the same process."""
+        return self.register(definition), b""

@@ -23,10 +23,13 @@ from ..protocol.commands import (
     ExecuteCall,
     ForgetRuns,
     LoadCheckpoint,
+    LoadInterrupts,
     Ping,
     Pong,
     SaveCheckpoint,
     StartRun,
+    SubagentAnswer,
+    SubagentHeard,
     ThinkRequest,
 )
 from ..protocol.config import Topology
@@ -70,6 +73,7 @@ class Cell:
             supervisor = SupervisorActor(definitions, self.directory)
             self.mailbox.on(StartRun, supervisor.start)
             self.mailbox.on(CancelRun, supervisor.cancel)
+            self.mailbox.on(LoadInterrupts, supervisor.interrupts)
             self.stop_runs = supervisor.stop_runs
         if AGENT in roles:
             agent = AgentActor(definitions)
@@ -77,8 +81,10 @@ class Cell:
             self.mailbox.on(ForgetRuns, agent.forget)
             self._closers.append(agent.close)
         if TOOLS in roles or SUPERVISOR in roles:  # beside a supervisor: tools placed "local"
-            executor = ToolExecutorActor(definitions.find_tool, own_process=own_process)
+            executor = ToolExecutorActor(definitions.find_tool, own_process=own_process, pack=definitions.pack)
             self.mailbox.on(ExecuteCall, executor.execute)
+            self.mailbox.on(SubagentHeard, executor.heard)
+            self.mailbox.on(SubagentAnswer, executor.answered)
             self._closers.append(executor.close)
         if CHECKPOINTER in roles:
             checkpointer = CheckpointerActor()
@@ -147,6 +153,10 @@ class Directory:
     def register(self, agent: Any) -> str:
         """Make a definition that came inside another one known here."""
         return self._definitions.register(agent)
+
+    def admit(self, definition: str, blob: bytes) -> Any:
+        """A definition that a tool's body sent along; no bytes where it is known here anyway."""
+        return self._definitions.admit(definition, blob)
 
     def blob(self, definition: str) -> bytes:
         return bytes(self._definitions.get(definition).packed[1])

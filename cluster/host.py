@@ -12,6 +12,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError, RayTaskError
 
+from ..actors.ambient import mark_process
 from ..actors.definitions import Definitions
 from ..actors.frames import Frames, Unreachable
 from ..protocol.config import Topology
@@ -51,6 +52,7 @@ class Host:
         self, namespace: str, name: str, roles: list[str], topology: str, logs: str, secret: bytes, address: str | None
     ) -> None:
         self._epoch = time.time_ns()
+        mark_process("an actor of a runtime")
         self._log = open_log(LogSettings.model_validate_json(logs), namespace, name)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listening: asyncio.Task[tuple[str, int]] | None = None

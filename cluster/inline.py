@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import time
 import weakref
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from ..actors.definitions import LocalDefinitions
 from ..actors.link import LocalLink
 from ..protocol.commands import CancelRun, StartRun
 from ..protocol.config import Topology
+from ..protocol.messages import Frozen
 from ..protocol.results import RunOutcome
 from .cell import ROLES, Cell
 from .loops import at_loop_end
@@ -36,10 +38,16 @@ class InlineBackend:
     async def execute(self, definition: Any, request: StartRun, on_event: Callable[[Any], None] | None = None) -> RunOutcome:
         cell = self._cells.get(asyncio.get_running_loop()) or await self._open()
         link = LocalLink(cell.mailbox)
-        task = asyncio.ensure_future(
-            link.request(request, on_partial=on_event)
-        )  # its own task, so that stopping it stops only it
+        if on_event is not None:
+            on_event = in_context(on_event)  # it is the caller's code, not the run's
+        # its own task, so that stopping it stops only it
+        task = asyncio.ensure_future(link.request(request, on_partial=on_event))
         return (await task).outcome  # type: ignore[no-any-return]
+
+    async def ask(self, message: Frozen, thread_id: str) -> Any:
+        """The supervisor's reply to a message about a thread."""
+        cell = self._cells.get(asyncio.get_running_loop()) or await self._open()
+        return await LocalLink(cell.mailbox).request(message)
 
     def cancel(self, run_id: str, request: StartRun) -> None:
         for loop, cell in list(self._cells.items()):
@@ -69,3 +77,9 @@ class InlineBackend:
         self._cells[loop] = cell = Cell("inline", time.time_ns(), ROLES, self._topology, None, self._definitions)
         self._guards[loop] = await at_loop_end(self.close_here)
         return cell
+
+
+def in_context(on_event: Callable[[Any], None]) -> Callable[[Any], None]:
+    """``on_event`` as if the code here, now, called it."""
+    context = contextvars.copy_context()
+    return lambda event: context.run(on_event, event)

@@ -15,6 +15,7 @@ from ..actors.link import Link
 from ..protocol.commands import CancelRun, StartRun
 from ..protocol.config import Topology
 from ..protocol.errors import RuntimeClosed, UmbelError
+from ..protocol.messages import Frozen
 from ..protocol.results import RunOutcome
 from .cell import SUPERVISOR, shard_of
 from .host import Identity, RayTransport
@@ -60,6 +61,13 @@ class RayBackend:
             raise
         finally:
             del self._running[request.run_id]
+
+    async def ask(self, message: Frozen, thread_id: str) -> Any:
+        """The reply to a message about a thread, of the supervisor that serves it."""
+        loop = asyncio.get_running_loop()
+        links = self._links.get(loop) or await self._connect(loop)
+        _, link = links[shard_of(thread_id, self._shards)]
+        return await link.request(message)
 
     def cancel(self, run_id: str, request: StartRun) -> None:
         running = self._running.get(run_id)

@@ -2,9 +2,11 @@
 
     caller      -> supervisor    StartRun            -> RunFinished      (events of a subscribed run come as one-way messages)
     caller      -> supervisor    CancelRun           -> RunsCancelled
+    caller      -> supervisor    LoadInterrupts      -> InterruptsLoaded
     supervisor  -> agent         ThinkRequest        -> ThinkReply       (ModelChunk messages in between when streaming)
     supervisor  -> agent         ForgetRuns                              (one way)
-    supervisor  -> tool executor ExecuteCall         -> ToolReply        (ToolProgress messages in between)
+    supervisor  -> tool executor ExecuteCall         -> ToolReply        (in between: ToolProgress, SubagentRequest, CancelRun)
+    supervisor  -> tool executor SubagentHeard, SubagentAnswer           (one way: what became of a SubagentRequest)
     supervisor  -> checkpointer  SaveCheckpoint      -> CheckpointSaved
     supervisor  -> checkpointer  LoadCheckpoint      -> CheckpointLoaded
     anyone      -> anyone        Define                                  (one way, ahead of the first message that needs it)
@@ -20,6 +22,7 @@ from typing import Literal, Self
 from pydantic import Field
 
 from .codec import message_type, to_json
+from .event import AnyEvent
 from .messages import (
     Frozen,
     InterruptRequest,
@@ -142,6 +145,22 @@ class RunsCancelled(Frozen):
 
 
 @message_type
+class LoadInterrupts(Frozen):
+    """Read what a thread waits for, from its newest checkpoint."""
+
+    store: str
+    thread_id: str
+
+
+@message_type
+class InterruptsLoaded(Frozen):
+    """The thread's open questions, as ``RunOutcome.interrupts`` has them, and the run that asks; none when it is not paused."""
+
+    run_id: Text | None = None
+    interrupts: tuple[JsonObject, ...] = ()
+
+
+@message_type
 class ThinkRequest(Frozen):
     """Call the model on the conversation of a run.
 
@@ -241,6 +260,49 @@ class ToolReply(Frozen):
     result: ToolResult
     arguments: JsonObject | None = None
     interrupt: InterruptRequest | None = None
+
+
+@message_type
+class SubagentRequest(Frozen):
+    """The body of a running tool call wants a child run. The supervisor of the call's run starts it and leases it budgets.
+
+    Attributes:
+        start: the run as the body asks for it; its ``run_id`` pairs the request with what is heard of it.
+        blob: the packed definition; empty where body and supervisor share a process.
+        task_id: a conversation to continue, ``""`` to begin one, None for a run that leaves nothing behind.
+    """
+
+    start: StartRun
+    blob: bytes = b""
+    task_id: str | None = None
+
+    attached = "start"
+
+    def attachment(self) -> bytes | None:
+        """The paused state that the run goes on with."""
+        return self.start.state
+
+    def with_attachment(self, data: bytes) -> Self:
+        """The request with that state."""
+        return self.evolve(start=self.start.evolve(state=data))
+
+
+@message_type
+class SubagentHeard(Frozen):
+    """A child run that a tool's body started says something."""
+
+    run_id: str
+    event: AnyEvent
+
+    compact = False  # the event's kind is a default
+
+
+@message_type
+class SubagentAnswer(RunFinished):
+    """A child run that a tool's body started has ended, or was refused; ``task_id`` names a conversation that can go on."""
+
+    run_id: str
+    task_id: str | None = None
 
 
 @message_type

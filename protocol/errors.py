@@ -19,6 +19,7 @@
     │   ├── RunFailed                 the loop ended with an exception
     │   ├── RunLost                   the supervisor died and nothing durable was kept
     │   ├── ThreadBusy                another run holds the thread
+    │   ├── UnknownTask               no subagent's conversation has this id (also a LookupError)
     │   ├── NotPaused                 nothing to resume, or an answer that fits no question (also a LookupError)
     │   ├── GuardrailViolation        a hook refuses the prompt (also a ValueError)
     │   ├── JudgeFailed               a model that judges an answer gave no verdict
@@ -200,6 +201,12 @@ class NotPaused(RunError, LookupError):
     """There is nothing to resume, or the answer does not say which question it belongs to."""
 
     code = "not_paused"
+
+
+class UnknownTask(RunError, LookupError):
+    """The run has no subagent's conversation with this task id."""
+
+    code = "unknown_task"
 
 
 class ThreadBusy(RunError):
@@ -415,5 +422,5 @@ __all__ = [
     "ModelConnectionError", "ModelError", "ModelServerError", "ModelTimeout", "NotPaused", "NotStorable", "OutcomeUnknown",
     "Overloaded", "PeerLost", "ProtocolError", "RateLimited", "RemoteError", "RequestCancelled", "RunError", "RunFailed",
     "RunLost", "RuntimeClosed", "SchemaVersionError", "StaleEpoch", "StoreUnavailable", "ThreadBusy", "ToolCrashed",
-    "ToolError", "ToolTimeout", "UmbelError", "UnknownKind", "UnknownTool", "from_wire",
+    "ToolError", "ToolTimeout", "UmbelError", "UnknownKind", "UnknownTask", "UnknownTool", "from_wire",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from .errors import RunError, UmbelError, from_wire
-from .messages import Frozen, Json, JsonObject, Message, Text
+from .messages import Frozen, Json, JsonObject, Message, Text, Usage
 from .state import AgentState, ReasoningStep, ToolExecution
 
 StopReason = Literal[
@@ -90,6 +90,54 @@ class Metrics(Frozen):
     def tokens_per_iteration(self) -> float:
         """Tokens divided by iterations; 0.0 before the first."""
         return self.total_tokens / self.iterations if self.iterations else 0.0
+
+
+class SubagentResult(Frozen):
+    """How a child run ended that a tool's body started. Source: API-54.
+
+    Attributes:
+        text: its final message; empty where there is none.
+        stop_reason: normalised; ``interrupted`` when the child asks a person, which only the body can pass on.
+        iterations, tool_calls: how many.
+        usage: tokens.
+        agent_name: the child's name, if it has one.
+        task_id: to continue its conversation with, where that was asked for.
+        success: it came to an answer.
+        interrupts: what the child asks.
+    """
+
+    text: Text = ""
+    stop_reason: StopReason = "complete"
+    iterations: int = 0
+    tool_calls: int = 0
+    usage: Usage = Field(default_factory=Usage)
+    agent_name: Text | None = None
+    task_id: str | None = None
+    success: bool = True
+    interrupts: tuple[JsonObject, ...] = ()
+
+    @classmethod
+    def of(cls, outcome: RunOutcome, agent_name: str | None, task_id: str | None = None) -> SubagentResult:
+        """What an outcome says.
+
+        Raises:
+            UmbelError: the error that ended the run.
+        """
+        if outcome.error is not None:
+            raise from_wire(outcome.error)
+        metrics = outcome.metrics
+        usage = Usage(prompt_tokens=metrics.prompt_tokens, completion_tokens=metrics.completion_tokens)
+        return cls(
+            text=outcome.message,
+            stop_reason=outcome.stop_reason,
+            iterations=metrics.iterations,
+            tool_calls=metrics.tool_calls,
+            usage=usage,
+            agent_name=agent_name,
+            task_id=task_id,
+            success=outcome.success,
+            interrupts=outcome.interrupts,
+        )
 
 
 class RunOutcome(Frozen):

@@ -7,11 +7,24 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any
 
-from ...protocol.commands import CancelRun, ForgetRuns, RunFinished, RunsCancelled, StartRun
+from ...protocol.commands import (
+    CancelRun,
+    ForgetRuns,
+    InterruptsLoaded,
+    LoadInterrupts,
+    RunFinished,
+    RunsCancelled,
+    StartRun,
+)
+from ...protocol.errors import ThreadBusy
+from ..ambient import enter as inside
 from ..definitions import Definitions
 from ..frames import Caller, Channel
+from ..tools.context import enter as enter_tool
 from .loop import run_turn
+from .pause import listed
 from .run import Peers, Run
+from .thread import read
 
 FORGET_BATCH = 64
 
@@ -59,7 +72,12 @@ class SupervisorActor:
         agent = self._definitions.get(request.definition)
         if request.thread_id is None or agent.config.checkpointer is None:
             return self._run(request, agent, caller)
-        return self._in_turn((agent.config.checkpointer, request.thread_id), request, agent, caller)
+        key = (agent.config.checkpointer, request.thread_id)
+        if request.depth and key in self._threads:
+            raise ThreadBusy(
+                f"thread {request.thread_id!r} is in use, and a run that another run waits for must not wait for it, too"
+            )
+        return self._in_turn(key, request, agent, caller)
 
     async def _in_turn(self, key: tuple[str, str], request: StartRun, agent: Any, caller: Caller) -> RunFinished:
         lock, waiting = self._threads.get(key, (asyncio.Lock(), 0))
@@ -107,7 +125,16 @@ class SupervisorActor:
             entry.waiter.cancel()
         return len(chosen) + len(queued)
 
+    async def interrupts(self, message: LoadInterrupts, caller: Any) -> InterruptsLoaded:
+        """What a thread waits for, whichever process saw it pause."""
+        stored = await read(self._peers, message.store, message.thread_id)
+        if stored is None:
+            return InterruptsLoaded()
+        return InterruptsLoaded(run_id=stored.state.run_id, interrupts=listed(stored.state.interrupts))
+
     async def _run(self, request: StartRun, agent: Any, caller: Caller) -> RunFinished:
+        enter_tool(None)  # of the call that may have asked for this run, if that is in the same process
+        inside(f"inside the supervisor of run {request.run_id}")
         run = self._runs[request.run_id] = Run(request, agent, caller, self._peers, self._forget)
         run.set_deadline()
         try:

@@ -135,7 +135,7 @@ async def grounded(run: Run, text: str) -> str | None:
     try:
         verdict = await judge_grounding(text, run.state.tool_executions, lambda asked: judge(run, asked, "grounding"), config)
     except JudgeFailed as error:
-        run.emit(GroundingEvent, error=error.message)
+        run.emit(GroundingEvent, score=None, error=error.message)
         return "complete"  # a judge that fails says nothing about the answer
     memo.grounding = verdict
     run.emit(

@@ -19,11 +19,12 @@ from ...protocol.state import ReasoningStep, ToolExecution
 from ..tools.executor import unknown_tool_text
 from ..tools.limits import limited
 from ..tools.verification import REMINDER, blocked, unverified_writes, wrote
+from .children import Body
 from .hooked import after_tool, before_tool
 from .pause import asking, take_answers
 from .reflect import reflect
 from .run import Run, refuse
-from .slot import Slot, announce, complete, progress
+from .slot import Slot, announce, complete
 from .subagent import call_agent
 
 TASK_COMPLETE = "task_complete"
@@ -55,9 +56,6 @@ async def batch(run: Run, slots: list[Slot], *, cut_off: bool = False) -> list[T
     """Get the results of calls, and append them to the state: the records of those that are done."""
     try:
         await plan(run, slots, cut_off)
-        agents = [slot for slot in slots if slot.tool is not None and slot.tool.agent is not None]
-        for slot in agents:
-            slot.share = len(agents)
         await dispatch(run, [slot for slot in slots if slot.result is None and slot.twin is None])
         if run.agent.hooks.after_tool and run.config.tool_event_order == "sequential":
             for slot in slots:
@@ -209,18 +207,21 @@ async def call_tool(run: Run, slot: Slot) -> ToolResult:
         answers=slot.waits[0].answers if slot.waits else (),
         state=run.state_for(slot.tool),
     )
-    heard = (lambda part: progress(run, slot, part)) if run.watched and slot.tool.emits_progress else None
     for attempt in range(ATTEMPTS):
         channel = run.peers.tools(slot.tool, run.id)
         channel.define(run.request.definition, run.peers.blob)
+        body = Body(run, slot.call, channel, slot.tool.emits_progress)
         try:
-            reply: ToolReply = await channel.request(message, on_partial=heard)
+            reply: ToolReply = await channel.request(message, on_partial=body.heard)
         except PeerLost as lost:
             if attempt + 1 < ATTEMPTS and (slot.tool.idempotent or lost.delivered == "no"):
                 message = message.evolve(apart=lost.delivered != "no")  # if it was this call, it shall not do so again
                 continue
             why = f"outcome unknown: the process that ran {slot.call.name} died. Verify what happened before you repeat it."
             return refuse(slot.call, why, "outcome_unknown")
+        finally:
+            if body.children:
+                await body.end()
         if reply.interrupt is not None:
             slot.asks = (asking(slot, reply.interrupt),)
         return reply.result

@@ -18,18 +18,23 @@ BLOCKED = "blocked"  # code of a call that a hook kept from running
 Ask = Callable[..., Awaitable[ModelResponse]]
 
 
+def about(run: Run) -> dict[str, Any]:
+    """What every event tells of its run: whose it is, its ephemeral metadata, and how model calls of a hook count."""
+    return {"run": run.info, "count": run.count, "ephemeral": run.request.ephemeral}
+
+
 async def call_with_hooks(run: Run, ask: Ask, messages: list[Message] | None = None, **options: Any) -> ModelResponse:
     """A model call that hooks may change before, and repeat or replace after. The state is none of their business."""
     hooks, agent = run.agent.hooks, run.agent
     offered = agent.schemas(run.activated_tools()) if options.get("use_tools", True) else []
     request = await manage(agent.manager, run.state.messages) if messages is None else messages
-    before = BeforeModelCall(**facts(run), messages=request, tools=offered)
+    before = BeforeModelCall(**about(run), messages=request, tools=offered)
     await call(hooks.before_model, before)
     run.publish(before.drain())
     request = list(before.messages)
     for _ in range(MAX_MODEL_ATTEMPTS):
         response = await ask(run, request, **options)
-        after = AfterModelCall(**facts(run), response=response, messages=request)
+        after = AfterModelCall(**about(run), response=response, messages=request)
         await call(hooks.after_model, after)
         run.publish(after.drain())
         if not after.retry:
@@ -39,15 +44,10 @@ async def call_with_hooks(run: Run, ask: Ask, messages: list[Message] | None = N
     return response
 
 
-def facts(run: Run) -> dict[str, Any]:
-    """What every hook event says of its run."""
-    return {"run": run.info, "count": run.count, "ephemeral": run.request.ephemeral}
-
-
 async def before_tool(run: Run, slot: Slot) -> list[CustomEvent]:
     """Hooks may change a call's arguments, add secret ones, or keep it from running. Gives what they emit."""
     call_ = slot.call
-    event = BeforeToolCall(**facts(run), tool_name=call_.name, tool_call_id=call_.id, arguments=call_.arguments)
+    event = BeforeToolCall(**about(run), tool_name=call_.name, tool_call_id=call_.id, arguments=call_.arguments)
     await call(run.agent.hooks.before_tool, event)
     slot.secrets = event.secret_arguments or None
     if event.arguments != call_.arguments:
@@ -63,7 +63,7 @@ async def after_tool(run: Run, slot: Slot, perform: Callable[[Run, Any], Awaitab
     if not hooks.after_tool or not slot.ran or slot.asks or result is None:
         return
     event = AfterToolCall(
-        **facts(run),
+        **about(run),
         duration_ms=result.duration_ms,
         tool_name=slot.call.name,
         tool_call_id=slot.call.id,

@@ -141,7 +141,7 @@ async def act(run: Run, response: ModelResponse) -> str | None:
     run.no_tool_calls = not response.tool_calls
     if not response.tool_calls:
         return await answer(run, response)
-    release(run, text=not run.config.hold_tool_step_text)
+    release(run, text=not run.config.hold_tool_step_text and response.stop_reason != "length")
     return await execute(run, response)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...protocol.events import CompactionEvent
 from ...protocol.messages import Message
 from ..agent.conversation.compaction import CompactionMemory, Pressure, compact, measure
+from .hooked import about
 from .hooks.dispatch import call
 from .hooks.events import BeforeCompaction
 from .run import Run
@@ -62,8 +63,7 @@ async def asked_hooks(run: Run, pressure: Pressure) -> str | None:
     if not run.agent.hooks.before_compaction:
         return ""
     event = BeforeCompaction(
-        run=run.info,
-        ephemeral=run.request.ephemeral,
+        **about(run),
         messages=run.state.messages,
         tokens=pressure.tokens,
         threshold=pressure.threshold,

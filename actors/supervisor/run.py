@@ -35,6 +35,7 @@ class Peers(Protocol):
     def checkpointer(self) -> Channel: ...
     def blob(self, definition: str) -> bytes: ...
     def register(self, agent: Any) -> str: ...
+    def admit(self, definition: str, blob: bytes) -> Any: ...
 
 
 @dataclass(slots=True)
@@ -51,6 +52,8 @@ class Memo:
         unfinished: replies in a row whose call broke off.
         held: streamed chunks that wait for their reply to be accepted.
         hook_errors: of hooks that ran after the run was safe.
+        purse: what it leases to its children.
+        tasks: conversations of its children that can go on, by task id.
         open_iteration: the one whose end the hooks have not been told.
     """
 
@@ -65,6 +68,8 @@ class Memo:
     unfinished: int = 0
     held: list[ModelChunk] = field(default_factory=list)
     hook_errors: tuple[str, ...] = ()
+    purse: Any = None
+    tasks: dict[str, Any] = field(default_factory=dict)
     open_iteration: int | None = None
 
 
@@ -145,8 +150,8 @@ class Run:
         self.stopping: str | None = None
         self.time_limit: float | None = None
         self._memo: Memo | None = None
-        self._task = asyncio.current_task()
         self._deadline: asyncio.TimerHandle | None = None
+        self._task = asyncio.current_task()
         self._seq = 0
         self._forget = forget
 

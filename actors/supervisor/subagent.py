@@ -1,17 +1,19 @@
-"""A tool that is an agent: a child run on a shard of its own choice. It spends from its parent's budgets, and may pause."""
+"""Child runs: a tool that is an agent, and how any child is run, on a shard of its own choice, from its parent's budgets."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 from ...protocol.commands import RunFinished, StartRun
 from ...protocol.events import Event, SubagentEvent
-from ...protocol.messages import InterruptRequest, ToolResult
+from ...protocol.messages import InterruptRequest, ToolCall, ToolResult
 from ...protocol.results import RunOutcome
 from .hooks import child_metadata
 from .pause import asking
+from .purse import Lease, purse_of
 from .run import Run, refuse
 from .slot import Slot, announce
 
@@ -27,36 +29,36 @@ async def call_agent(run: Run, slot: Slot) -> ToolResult:
         return refuse(call, f"{call.name} needs one argument: prompt (text)", "invalid_arguments")
     if run.request.depth >= MAX_DEPTH:
         return refuse(call, f"{call.name} was not called: agents are already {MAX_DEPTH} deep", "depth")
-    lease = leases(run, slot.share)
-    spent = [name for name, left in lease.items() if left is not None and left <= 0]
-    if spent:
-        return refuse(call, f"{call.name} {SPENT.format(spent[0])}", f"{spent[0]}_budget")
-    request = StartRun.trusted(
-        run_id=f"{run.id}.{call.id}",
-        definition=run.peers.register(agent),
-        prompt=prompt,
-        metadata={**run.request.metadata, **child_metadata(run.state.metadata)},
-        ephemeral=run.request.ephemeral,
-        events=run.watched,
-        full=False,
-        timeout=lease["time"],
+    lease = await purse_of(run).lease()
+    try:
+        if lease.spent:
+            return refuse(call, f"{call.name} {SPENT.format(lease.spent)}", f"{lease.spent}_budget")
+        request = StartRun.trusted(
+            run_id=f"{run.id}.{call.id}",
+            definition=run.peers.register(agent),
+            prompt=prompt,
+            full=False,
+            **resumed(slot),
+        )
+        announce(run, slot)
+        return concluded(run, slot, await child_outcome(run, call, subordinate(run, request, lease)))
+    finally:
+        purse_of(run).give_back(lease)
+
+
+def subordinate(run: Run, request: StartRun, lease: Lease) -> StartRun:
+    """The request as that of a child: its parent's metadata, limits and depth, and events where anyone wants them."""
+    limits = [seconds for seconds in (lease.seconds, request.timeout) if seconds is not None]
+    return request.evolve(
+        metadata={**run.request.metadata, **child_metadata(run.state.metadata), **request.metadata},
+        ephemeral={**run.request.ephemeral, **request.ephemeral},
+        events=run.watched or request.events,
+        timeout=min(limits, default=None),
         parent_run_id=run.id,
         depth=run.request.depth + 1,
-        lease_tokens=lease["token"],
-        lease_cost_usd=lease["cost"],
-        **resumed(slot),
+        lease_tokens=lease.tokens,
+        lease_cost_usd=lease.cost_usd,
     )
-    return concluded(run, slot, await child_outcome(run, slot, request))
-
-
-def leases(run: Run, share: int) -> dict[str, Any]:
-    """What is left of each budget, divided by the children of the batch; None where there is no limit. Source: OURS-13."""
-    state = run.state
-    return {
-        "token": (state.token_budget - state.total_tokens_used) // share if state.token_budget else None,
-        "cost": (state.cost_budget_usd - state.cost_usd_used) / share if state.cost_budget_usd is not None else None,
-        "time": run.time_limit - run.elapsed() if run.time_limit is not None else None,
-    }
 
 
 def resumed(slot: Slot) -> dict[str, Any]:
@@ -68,17 +70,30 @@ def resumed(slot: Slot) -> dict[str, Any]:
     return {"mode": "resume", "answers": given, "state": json.dumps(children[0][0]["state"]).encode()}
 
 
-async def child_outcome(run: Run, slot: Slot, request: StartRun) -> RunOutcome:
+def child_channel(run: Run, request: StartRun) -> Any:
+    """To the shard that the child runs on; a thread always goes to the same one."""
+    return run.peers.supervisor(request.thread_id or request.run_id)
+
+
+async def child_outcome(
+    run: Run,
+    call: ToolCall,
+    request: StartRun,
+    *,
+    task_id: str | None = None,
+    told: Callable[[Event], None] | None = None,
+) -> RunOutcome:
     """Run the child to its end or its pause, passing its events on."""
 
     def heard(event: Any) -> None:
         if isinstance(event, Event):
-            announce(run, slot)
-            run.emit(SubagentEvent, tool_call_id=slot.call.id, tool_name=slot.call.name, event=event)
+            run.emit(SubagentEvent, tool_call_id=call.id, tool_name=call.name, task_id=task_id, event=event)
+            if told is not None:
+                told(event)
 
-    channel = run.peers.supervisor(request.run_id)
+    channel = child_channel(run, request)
     channel.define(request.definition, run.peers.blob)
-    asked = channel.request(request, on_partial=heard if run.watched else None)
+    asked = channel.request(request, on_partial=heard if request.events else None)
     task = asyncio.ensure_future(asked)  # its own task: a stop of the child is not a stop of this run
     try:
         finished: RunFinished = await task
@@ -94,13 +109,20 @@ def concluded(run: Run, slot: Slot, outcome: RunOutcome) -> ToolResult:
     if outcome.error is not None:
         return refuse(call, f"{call.name} failed: {outcome.error['message']}", str(outcome.error["code"]))
     if outcome.stop_reason == "interrupted":
-        state = json.loads(outcome.state_json or b"{}") if outcome.state is None else outcome.state.model_dump(mode="json")
-        slot.asks = tuple(_asked(slot, question, state) for question in outcome.interrupts)
+        slot.asks = tuple(_asked(slot, question, state_of(outcome)) for question in outcome.interrupts)
         return refuse(call, f"{call.name} waits for an answer", "interrupted")
     if not outcome.success:
         return refuse(call, f"{call.name} stopped: {outcome.stop_reason}. {outcome.message}".rstrip(), outcome.stop_reason)
     took = outcome.metrics.duration_ms
     return ToolResult.trusted(tool_call_id=call.id, name=call.name, content=outcome.message, duration_ms=took)
+
+
+def state_of(outcome: RunOutcome) -> dict[str, Any]:
+    """The child's final state as plain values."""
+    if outcome.state is not None:
+        return outcome.state.model_dump(mode="json")
+    state: dict[str, Any] = json.loads(outcome.state_json or b"{}")
+    return state
 
 
 def _asked(slot: Slot, question: dict[str, Any], state: dict[str, Any]) -> Any:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ...protocol.messages import InterruptRequest, Message
+    from ...protocol.results import SubagentResult
     from ...protocol.state import AgentState
+    from .children import ChildPort
 
 Reporter = Callable[[float, float | None, str | None], bool]
 
@@ -29,6 +31,7 @@ class ToolContext:
         answers: what was answered so far, when the call is performed again after :meth:`interrupt`.
         asked: how many of them this attempt has used.
         state_json: the run's state at the start of the batch, as JSON; see :attr:`state`.
+        port: the way to the supervisor, for agents that the body runs.
     """
 
     tool_call_id: str = ""
@@ -44,6 +47,7 @@ class ToolContext:
     asked: int = field(default=0, repr=False)
     state_json: bytes | None = field(default=None, repr=False)
     reporter: Reporter | None = field(default=None, repr=False)
+    port: ChildPort | None = field(default=None, repr=False)
 
     @property
     def agent_id(self) -> str | None:
@@ -123,6 +127,47 @@ class ToolContext:
             Whether anyone listens.
         """
         return self.reporter is not None and self.reporter(progress, total, message)
+
+    async def run_subagent(
+        self,
+        agent: Any,
+        prompt: str,
+        *,
+        on_event: Callable[[Any], Any] | None = None,
+        resumable: bool = False,
+        task_id: str | None = None,
+    ) -> SubagentResult:
+        """Run an agent as a child of this call's run, on a supervisor, not in this process.
+
+        It may spend what is left of the run's budgets, and is stopped with the run, with this call, and when the waiting
+        task is cancelled. Its events are the run's ``SubagentEvent``.
+
+        Args:
+            agent: an ``Agent``, or anything that can be run.
+            prompt: its task; it sees nothing else of this conversation.
+            on_event: sync or async, called here with every event; what it raises stops the child and is raised.
+            resumable: keep the conversation until the run ends; the result has the ``task_id`` to go on with.
+            task_id: of an earlier result in this run: go on with that conversation. One turn at a time.
+
+        Raises:
+            UmbelError: what ended the child; ``RunError``: the task is unknown, or agents are nested too deep.
+            ConfigurationError: (a ValueError) a resumable agent has a checkpointer.
+        """
+        from ...protocol.errors import RunError
+        from .children import run_child
+
+        if self.port is None:
+            raise RunError("this context belongs to no running call: use 'await agent.arun(prompt)'")
+        return await run_child(self.port, agent, prompt, on_event=on_event, resumable=resumable, task_id=task_id)
+
+    def run_subagent_sync(self, agent: Any, prompt: str, **options: Any) -> SubagentResult:
+        """:meth:`run_subagent` for sync bodies."""
+        from ...protocol.errors import RunError
+        from .children import ChildRuntime
+
+        if self.port is None:
+            raise RunError("this context belongs to no running call: use 'agent.run_sync(prompt)'")
+        return ChildRuntime(self.port).run_sync(self.run_subagent(agent, prompt, **options))
 
 
 def _request(

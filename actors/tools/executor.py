@@ -8,14 +8,15 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any
 
-from ...protocol.commands import ExecuteCall, ToolProgress, ToolReply
+from ...protocol.commands import ExecuteCall, SubagentAnswer, SubagentHeard, ToolProgress, ToolReply
 from ...protocol.errors import UnknownTool
-from ...protocol.messages import Frozen, ToolCall, ToolResult
+from ...protocol.messages import ToolCall, ToolResult
 from .context import ToolContext
 from .decorator import Tool
 from .invoke import Asked, Attempt, failed, invoke, on_loop
+from .ports import Caller, CallPort, Pack, Ports, place
 from .threads import Threads
 from .toolloop import ToolLoop
 from .workers import WorkerPool
@@ -24,12 +25,6 @@ logger = logging.getLogger("umbel.tools")
 
 FindTool = Callable[[str, str], Tool]
 _LISTED, _LIST_CHARS, _NAME_CHARS = 40, 1_200, 100
-
-
-class Caller(Protocol):
-    """Who asked for a call and may be told of its progress."""
-
-    def send(self, message: Frozen) -> None: ...
 
 
 class ToolExecutorActor:
@@ -41,6 +36,7 @@ class ToolExecutorActor:
             their own. Otherwise (inline, or beside a supervisor) they run in threads and on the caller's loop.
         max_workers: worker processes at once; default the larger of 4 and the number of CPUs.
         stuck_after: seconds after which an async body that does not give way counts as blocking.
+        pack: how definitions of agents that bodies run are sent to a supervisor: (key, bytes).
     """
 
     def __init__(
@@ -50,14 +46,16 @@ class ToolExecutorActor:
         own_process: bool,
         max_workers: int | None = None,
         stuck_after: float = 0.2,
+        pack: Pack = lambda definition: definition.packed,
     ) -> None:
-        self._find_tool, self._own_process = find_tool, own_process
+        self._find_tool, self._own_process, self._pack = find_tool, own_process, pack
         self._max_workers, self._stuck_after = max_workers, stuck_after
         self._limits: weakref.WeakKeyDictionary[Tool, asyncio.Semaphore] = weakref.WeakKeyDictionary()
         self._demoted: weakref.WeakSet[Tool] = weakref.WeakSet()
         self._workers: WorkerPool | None = None
         self._threads: Threads | None = None
         self._tool_loop: ToolLoop | None = None
+        self._ports: Ports | None = None
         self.calls = 0
         self.running = 0
 
@@ -77,14 +75,27 @@ class ToolExecutorActor:
         self.calls += 1
         self.running += 1
         progress = _Progress(caller, call.id) if tool.emits_progress else None
+        self._ports = self._ports or Ports(self._pack)
+        port = CallPort(self._ports, caller)
         attempt = self._in_worker if message.apart and tool.function is not None else self._attempt
         try:
-            result = await self._limited(tool, call, _context(message, progress), attempt)
+            result = await self._limited(tool, call, _context(message, progress, port), attempt)
         finally:
             self.running -= 1
+            port.end()
             if progress is not None:
                 progress.end()
         return _paused(result) if isinstance(result, Asked) else ToolReply.trusted(result=result)
+
+    async def answered(self, message: SubagentAnswer, caller: Any) -> None:
+        """A child run that the body of a call here has started is over."""
+        if self._ports is not None:
+            await self._ports.answered(message)
+
+    async def heard(self, message: SubagentHeard, caller: Any) -> None:
+        """An event of such a child."""
+        if self._ports is not None:
+            self._ports.heard(message)
 
     async def close(self) -> None:
         """End worker processes and threads. Calls that still run come out as errors."""
@@ -109,7 +120,7 @@ class ToolExecutorActor:
         limit = self._limits.get(tool)
         if limit is None:
             limit = self._limits[tool] = asyncio.Semaphore(tool.max_concurrency)
-        async with limit:
+        async with place(context, limit):
             return await self._run(tool, call, context, attempt)
 
     async def _run(self, tool: Tool, call: ToolCall, context: ToolContext, attempt: Attempt) -> ToolResult:
@@ -191,7 +202,7 @@ def _paused(asked: Asked) -> ToolReply:
     return ToolReply.trusted(result=result, interrupt=asked.interrupt)
 
 
-def _context(message: ExecuteCall, progress: _Progress | None) -> ToolContext:
+def _context(message: ExecuteCall, progress: _Progress | None, port: CallPort) -> ToolContext:
     call = message.call
     return ToolContext(
         tool_call_id=call.id,
@@ -206,4 +217,5 @@ def _context(message: ExecuteCall, progress: _Progress | None) -> ToolContext:
         answers=message.answers,
         state_json=message.state,
         reporter=progress,
+        port=port,
     )

@@ -21,8 +21,10 @@ from typing import Any
 import msgpack
 from pydantic import ValidationError
 
-from ...protocol.errors import ToolCrashed
-from ...protocol.messages import ToolCall, ToolResult
+from ...protocol.codec import decode, encode
+from ...protocol.commands import CancelRun, SubagentRequest
+from ...protocol.errors import ProtocolError, ToolCrashed
+from ...protocol.messages import Frozen, ToolCall, ToolResult
 from .context import ToolContext
 from .decorator import Tool
 from .invoke import Asked, failed, timed_out
@@ -34,7 +36,8 @@ _BOOT = (
     "from umbel.actors.tools.worker import main; main(int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[4]))"
 )
 _LAST_WORDS = 0.2
-_CONTEXT_FIELDS = tuple(f.name for f in dataclasses.fields(ToolContext) if f.name not in ("reporter", "state_json"))
+_HIDDEN = ("reporter", "state_json", "port")
+_CONTEXT_FIELDS = tuple(f.name for f in dataclasses.fields(ToolContext) if f.name not in _HIDDEN)
 
 Outcome = ToolResult | str
 Definition = tuple[str, bytes]
@@ -156,6 +159,8 @@ class WorkerProcess(asyncio.Protocol):
                 current.timers.append(self._loop.call_later(current.tool.timeout, self._expire, current))
         elif kind == "progress" and current.context.reporter is not None and not current.outcome.done():
             current.context.reporter(frame[1], frame[2], frame[3])
+        elif kind == "child" and current.context.port is not None and not current.outcome.done():
+            self._pass_on(current, frame)
         elif kind == "unloadable":
             self._settle(str(frame[1]))
             self.on_free(self)
@@ -169,6 +174,25 @@ class WorkerProcess(asyncio.Protocol):
                 self.kill()
             else:
                 self.on_free(self)
+
+    def _pass_on(self, current: _Call, frame: list[Any]) -> None:
+        """The body runs an agent, or stops one: the supervisor does that."""
+        port = current.context.port
+        assert port is not None
+        try:
+            message = decode(frame[1], frame[2])
+        except ProtocolError:
+            self._settle(failed(current.call, ToolCrashed(f"tool {current.tool.name!r} disturbed its worker process")))
+            self.kill()
+            return
+        if isinstance(message, SubagentRequest):
+            port.start(message, lambda heard: self._tell(current, heard))
+        elif isinstance(message, CancelRun) and message.run_id is not None:
+            port.stop(message.run_id)
+
+    def _tell(self, current: _Call, message: Frozen) -> None:
+        if self._call is current and not self.exited.done():
+            self._write(msgpack.packb(["heard", *encode(message)]))
 
     def _expire(self, current: _Call) -> None:
         if self._call is current:

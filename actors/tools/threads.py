@@ -18,6 +18,7 @@ from .context import ToolContext
 from .decorator import Tool
 from .handover import Handover
 from .invoke import failed, run_sync
+from .ports import place
 
 _IDLE_SECONDS = 60.0
 
@@ -55,7 +56,7 @@ class Threads:
     """Up to ``limit`` calls at once, each in a thread of its own."""
 
     def __init__(self, limit: int = 64) -> None:
-        self._limit = limit
+        self._places = asyncio.Semaphore(limit)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: Handover[_Job] = Handover(asyncio.get_running_loop(), self._finish)
         self._open: dict[_Job, ToolCall] = {}
@@ -64,11 +65,15 @@ class Threads:
 
     async def run(self, tool: Tool, call: ToolCall, context: ToolContext) -> ToolResult:
         """Run the call's body in a thread; see :func:`invoke.run_sync`."""
+        async with place(context, self._places):
+            return await self._run(tool, call, context)
+
+    async def _run(self, tool: Tool, call: ToolCall, context: ToolContext) -> ToolResult:
         job = _Job(lambda: run_sync(tool, call, context), asyncio.get_running_loop().create_future())
         self._open[job] = call
         self._running += 1
         with self._lock:
-            grow = self._threads < min(self._running, self._limit)
+            grow = self._threads < self._running
             self._threads += grow
         if grow:
             threading.Thread(target=self._serve, name="umbel-tool", daemon=True).start()
@@ -77,9 +82,7 @@ class Threads:
             return await job.future
         except asyncio.CancelledError:
             if job.claim():
-                self._running -= 1
-            else:
-                self._limit += 1  # its thread is lost until the body ends
+                self._running -= 1  # otherwise its thread is lost until the body ends
             raise
         finally:
             del self._open[job]
@@ -95,8 +98,6 @@ class Threads:
 
     def _finish(self, job: _Job) -> None:
         self._running -= 1
-        if job.future.cancelled():
-            self._limit -= 1
         job.settle()
 
     def _serve(self) -> None:

@@ -13,6 +13,7 @@ import hashlib
 import json
 import logging
 import os
+import queue
 import resource
 import signal
 import socket
@@ -27,6 +28,7 @@ from .marks import kill_marked
 
 if TYPE_CHECKING:
     from .decorator import Tool
+    from .worker_children import WorkerPort
 
 HEADER = struct.Struct(">I")
 MARK = "UMBEL_TOOL_WORKER"  # in the environment of a worker and of all that it starts, with a value of its own
@@ -98,8 +100,9 @@ class Worker:
     """Reads calls from a socket, runs them one after another, writes results.
 
     Frames are msgpack lists with a length before them. From the parent: ``["call", hash, blob | None, call, context,
-    state | None, memory_mb]``. To the parent: ``["ready"]``, ``["unloadable", text]``, ``["started"]``, ``["progress", ...]``,
-    ``["log", record]``, and ``["done", result, retire]`` or, from a body that asks a person, ``["asked", result, False]``.
+    state | None, memory_mb]`` and, about agents that a body runs, ``["heard", kind, blob]``. To the parent: ``["ready"]``,
+    ``["unloadable", text]``, ``["started"]``, ``["progress", ...]``, ``["log", record]``, ``["child", kind, blob]``, and
+    ``["done", result, retire]`` or, from a body that asks a person, ``["asked", result, False]``.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -107,15 +110,20 @@ class Worker:
 
         self._pack, self._unpack = msgpack.packb, msgpack.unpackb
         self._socket = sock
-        self._lock = threading.Lock()
+        self._lock, self._reading = threading.Lock(), threading.Lock()
+        self._calls: queue.SimpleQueue[list[Any] | None] | None = None  # once a thread of its own reads the socket
+        self._port: WorkerPort | None = None
         self._tools: dict[str, Tool] = {}
         self._pid = os.getpid()
-        from . import invoke  # noqa: F401 - imported before the first call, so that its clock does not pay for it
+        from .. import ambient
+        from . import invoke, worker_children  # noqa: F401 - before the first call, so that its clock does not pay for it
+
+        ambient.mark_process("a worker process of a tool, outside of its body,")
 
     def serve(self) -> None:
         self.send(["ready"])
         while True:
-            _, definition, blob, call, context, state, memory_mb = self._unpack(self._receive())
+            _, definition, blob, call, context, state, memory_mb = self._next_call()
             tool = self._load(definition, blob)
             if tool is not None:
                 self.send(["started"])
@@ -126,6 +134,34 @@ class Worker:
         data = self._pack(frame)
         with self._lock:
             self._socket.sendall(HEADER.pack(len(data)) + data)
+
+    def listen(self) -> None:
+        """From now on read the socket in a thread of its own, because a body that waits has to be told things."""
+        with self._lock:
+            if self._calls is None:
+                self._calls = queue.SimpleQueue()
+                threading.Thread(target=self._read, args=(self._calls,), name="umbel-worker-reader", daemon=True).start()
+
+    def _read(self, calls: queue.SimpleQueue[list[Any] | None]) -> None:
+        with self._reading, contextlib.suppress(OSError, EOFError):
+            while True:
+                frame = self._unpack(self._receive())
+                if frame[0] != "heard":
+                    calls.put(frame)
+                elif self._port is not None:
+                    self._port.heard(frame[1], frame[2])
+        calls.put(None)
+
+    def _next_call(self) -> list[Any]:
+        if self._calls is None:
+            with self._reading:
+                while (frame := self._unpack(self._receive()))[0] != "call":
+                    continue  # about a child of a body that has ended
+                return list(frame)
+        frame = self._calls.get()
+        if frame is None:
+            raise EOFError
+        return frame
 
     def _receive(self) -> bytes:
         (size,) = HEADER.unpack(self._exactly(HEADER.size))
@@ -157,10 +193,12 @@ class Worker:
         from ...protocol.messages import ToolCall
         from .context import ToolContext
         from .invoke import Asked, asked, failed
+        from .worker_children import WorkerPort
 
         call = ToolCall.model_validate_json(call_json)
         listened = fields.pop("listened")
-        context = ToolContext(**fields, reporter=self._report if listened else None)
+        port = self._port = WorkerPort(self.send, self.listen)
+        context = ToolContext(**fields, reporter=self._report if listened else None, port=port)
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         wanted = memory_mb * _MEBIBYTE
         resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
@@ -169,6 +207,7 @@ class Worker:
         except BaseException as error:  # noqa: BLE001 - even a KeyboardInterrupt of a body is only that call's error
             result = asked(call, error)
         finally:
+            port.end()
             if os.getpid() != self._pid:
                 os._exit(0)  # a body that forked and returned twice: the copy must not answer
             resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))

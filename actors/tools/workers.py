@@ -19,6 +19,7 @@ from ...protocol.messages import ToolCall, ToolResult
 from .context import ToolContext
 from .decorator import Tool
 from .invoke import failed
+from .ports import place
 from .process import Definition, Outcome, WorkerProcess
 from .worker import content_hash
 
@@ -84,7 +85,7 @@ class WorkerPool:
         return known
 
     async def _attempt(self, tool: Tool, call: ToolCall, context: ToolContext, definition: Definition) -> Outcome:
-        async with self._slots:
+        async with place(context, self._slots):
             if self._closed:
                 return failed(call, ToolCrashed(f"tool {tool.name!r} was not run: the executor is closed"))
             worker = self._take(definition[0])

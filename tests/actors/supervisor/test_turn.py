@@ -131,7 +131,7 @@ async def test_calls_of_one_reply_overlap(runtime: Runtime) -> None:
     assert [execution.result for execution in result.tool_executions] == ["0", "1", "2"]
 
 
-@pytest.mark.spec("EVT-28", "LOOP-84")
+@pytest.mark.spec("EVT-28", "LOOP-84", "TOOL-19")
 async def test_completion_order_reports_as_each_finishes(runtime: Runtime) -> None:
     script = [tool_calls(("slow", {"seconds": 0.3, "label": "late"}), ("slow", {"seconds": 0.0, "label": "early"})), text("ok")]
     for order, expected in (("completion", ["early", "late"]), ("sequential", ["late", "early"])):
