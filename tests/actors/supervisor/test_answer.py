@@ -224,3 +224,25 @@ async def test_an_answer_without_tools_is_not_compared_with_anything(runtime: Ru
     wrong = text("The tower is certainly 90 metres high, as everybody knows.")
     events, result = await watched(Agent(ScriptedModel([wrong]), [lookup], grounding=GroundingConfig(model=Judge())))
     assert result.success and not [event for event in events if isinstance(event, GroundingEvent)]
+
+
+class Formatted:
+    """Answers with the names of the formats that it was asked for."""
+
+    def __init__(self, knows_formats: bool) -> None:
+        self.supports_response_format = knows_formats
+
+    async def complete(self, messages: list[Message], tools: Any = None, **settings: Any) -> Any:
+        asked = settings.get("response_format", {"type": "none"})["type"]
+        return text(f'{{"city": "{asked}", "days": 1}}')
+
+
+@pytest.mark.spec("LOOP-46")
+async def test_a_native_format_is_asked_for_only_where_no_tools_are_offered(runtime: Runtime) -> None:
+    async def city(agent: Agent) -> str:
+        return (await agent.arun("plan")).parsed_as(Trip).city
+
+    assert await city(Agent(Formatted(True), output_schema=Trip)) == "json_schema"
+    assert await city(Agent(Formatted(True), [lookup], output_schema=Trip)) == "none"
+    assert await city(Agent(Formatted(False), output_schema=Trip)) == "none"
+    assert "none" in (await Agent(Formatted(True)).arun("plan")).message
