@@ -23,7 +23,7 @@ check: .venv/.installed-dev build/typing/umbel ## Lint, format, types and layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy -p umbel
-	@$(BIN)/mypy tests benchmarks/perf
+	@$(BIN)/mypy tests benchmarks/perf examples
 	@$(BIN)/lint-imports --no-logo
 
 format: .venv/.installed-dev ## Let ruff repair what it can

@@ -8,19 +8,30 @@ from typing import Any, Self
 from ..protocol.config import AgentConfig, build_config
 from ..protocol.errors import ConfigurationError
 from ..protocol.messages import Message
+from ..protocol.results import SubagentResult
 from ..protocol.state import AgentState
 from .agent.conversation.selection import choose, window_of
 from .agent.conversation.tokens import schema_tokens
-from .agent.models.catalogue import price_of
+from .agent.conversation.window import SlidingWindow
+from .agent.models.catalogue import adopt, facts_to_carry, price_of, require_prices
 from .agent.models.leaked_calls import check_formats, family_of, formats_of
 from .agent.models.registry import ModelFactory, registered_factories
+from .agent.models.retry import RetryPolicy
 from .builtin_tools import CATALOGUE_NOTE, with_builtin_tools
 from .checkpoints.registry import resolve_url
 from .runnable import Runnable
-from .supervisor.hooks.dispatch import Hooks
+from .supervisor.hooks.dispatch import Hooks, require_hooks
 from .supervisor.reasoning.reflexion import Reflector
-from .supervisor.structured import schema_instruction
+from .supervisor.structured import response_format, schema_instruction
 from .tools.decorator import Tool, require_tools
+
+MAX_ITERATIONS = 10  # of a subagent
+
+
+async def outcome_of(agent: Runnable, prompt: str) -> SubagentResult:
+    """Run an agent of its own for one task, and say what it came to. Raises what ended it."""
+    result = await agent.arun(prompt, full=False)
+    return SubagentResult.of(result.outcome, agent.title)
 
 
 class Agent(Runnable):
@@ -60,6 +71,7 @@ class Agent(Runnable):
         if isinstance(settings.get("checkpointer"), str):
             settings["checkpointer"] = resolve_url(settings["checkpointer"])  # actors have other working directories
         self._use(build_config(config, settings))
+        self.hooks.attach(self)
 
     def _use(self, config: AgentConfig) -> None:
         self.hooks = Hooks(config.hooks, config.plugins)
@@ -68,6 +80,7 @@ class Agent(Runnable):
         self._packed = None
         self.callback_handler = config.callback_handler
         self.output_schema = config.output_schema
+        self.checkpointer = config.checkpointer
         self.tools_by_name: dict[str, Tool] = {tool.name: tool for tool in config.tools}
         self.has_deferred_tools = any(tool.deferred for tool in config.tools)
         self._schemas = [tool.schema for tool in config.tools if not tool.deferred]
@@ -76,6 +89,10 @@ class Agent(Runnable):
         self._context()
         self._recovery()
         self.blank_state = self._blank_state()
+        # Only without tools: with a format, some providers never call one (API-46).
+        formatted = config.output_schema is not None and not config.tools
+        strict = config.output_schema_strict
+        self.step_settings = {"response_format": response_format(config.output_schema, strict)} if formatted else {}
         given = {"temperature": config.temperature, "max_tokens": config.max_tokens}
         self.model_settings = {name: value for name, value in given.items() if value is not None}
 
@@ -103,10 +120,12 @@ class Agent(Runnable):
         """The model's window, and who keeps requests and the conversation within it."""
         config = self.config
         self.manager, self.compaction, self.window = choose(config, config.model, window_of(config, config.model))
+        self.sent_whole = self.manager.window_size if isinstance(self.manager, SlidingWindow) else 0  # messages; most requests
         self.tools_tokens = schema_tokens(self._schemas) if self.compaction is not None else 0
 
     def _recovery(self) -> None:
         config, model = self.config, self.config.model
+        RetryPolicy.of(config.model_retry)  # refused here rather than at the first call
         name = model if isinstance(model, str) else ""
         family = getattr(model, "family", None) or family_of(name)
         formats = config.leaked_tool_call_formats
@@ -116,12 +135,8 @@ class Agent(Runnable):
         self.recovers_calls = config.text_tool_calls != "off" and bool(self.leaked_formats or self.generic_calls)
 
     def _blank_state(self) -> AgentState:
-        config, prices = self.config, price_of(self.config.model)
-        if config.max_cost_usd is not None and prices is None:
-            raise ConfigurationError(
-                f"max_cost_usd needs a model whose prices are known, and those of {config.model!r} are not: "
-                "give them with umbel.register_model(name, input_price=..., output_price=...)"
-            )
+        config = self.config
+        prices = price_of(config.model) if config.max_cost_usd is None else require_prices(config.model)
         return AgentState(
             agent_id=config.agent_id,
             max_iterations=config.max_iterations,
@@ -161,13 +176,15 @@ class Agent(Runnable):
         """Every model that a run may call."""
         return [self.model_of(role) for role in ("primary", "auxiliary", "grounding", "gsar", "summary")]
 
-    def __getstate__(self) -> tuple[AgentConfig, dict[str, ModelFactory]]:
-        return self._given.model_copy(update={"callback_handler": None}), self._factories()
+    def __getstate__(self) -> dict[str, Any]:
+        own = self._given.model_copy(update={"callback_handler": None, "context_window": self.window})
+        return {"config": own, "providers": self._factories(), "facts": facts_to_carry(self.models())}
 
-    def __setstate__(self, state: tuple[AgentConfig, dict[str, ModelFactory]]) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         Runnable.__init__(self)
-        config, self.providers = state
-        self._use(config)
+        self.providers = state["providers"]
+        adopt(state["facts"])
+        self._use(state["config"])
 
     def __repr__(self) -> str:
         return f"Agent({self.title!r}, tools={list(self.tools_by_name)})"
@@ -206,7 +223,8 @@ class Agent(Runnable):
         config = self.config
         extra = [config.system_prompt, config.termination, getattr(config.termination, "function", None)]
         extra += [config.final_answer_verifier, config.final_answer_fallback, config.output_schema]
-        extra += [type(config.conversation_manager), type(config.tool_result_store), *self.hooks.parts()]
+        manager = config.conversation_manager
+        extra += [type(manager), getattr(manager, "summarise", None), type(config.tool_result_store), *self.hooks.parts()]
         found: list[Any] = [type(self), *map(type, self.models()), *extra, *self._factories().values()]
         for model in self.models():
             found += model.parts() if hasattr(model, "parts") else []
@@ -222,6 +240,18 @@ class Agent(Runnable):
         """A copy with other settings."""
         return type(self)(config=self._given, **settings)
 
+    def with_reflexion(self, enabled: bool = True, **settings: Any) -> Self:
+        """A copy that reflects on its progress, with settings of :class:`ReflexionConfig`; or that does not."""
+        return self.with_settings(reflexion={"enabled": enabled, **settings})
+
+    def with_grounding(self, enabled: bool = True, **settings: Any) -> Self:
+        """A copy that checks its answers, with settings of :class:`GroundingConfig`; or that does not."""
+        return self.with_settings(grounding={"enabled": enabled, **settings})
+
+    def with_hooks(self, *hooks: Any) -> Self:
+        """A copy with further hooks, behind those that it has."""
+        return self.with_settings(hooks=[*require_hooks(self._given.hooks), *hooks])
+
     def add_tool(self, tool: Tool) -> None:
         """Add a tool for later runs. Raises as the constructor does."""
         self.add_tools([tool])
@@ -229,6 +259,20 @@ class Agent(Runnable):
     def add_tools(self, tools: Iterable[Tool]) -> None:
         """Add tools for later runs: all of them, or none when one is refused."""
         self._use(self._given.model_copy(update={"tools": require_tools([*self._given.tools, *tools])}))
+
+    async def run_subagent(
+        self, prompt: str, *, model: Any = None, name: str = "subagent", on_event: Any = None, **settings: Any
+    ) -> SubagentResult:
+        """:func:`run_subagent` with this agent's model, where none is given; cancelling this agent cancels the child, too."""
+        if model is None:
+            model, own = self.model, self.config.model_kwargs
+            settings = {"model_kwargs": own, **settings} if own else settings
+        child = Agent(model, name=name, callback_handler=on_event, **{"max_iterations": MAX_ITERATIONS, **settings})
+        self._children.add(child)
+        try:
+            return await outcome_of(child, prompt)
+        finally:
+            self._children.discard(child)
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
         """This agent as a tool with one argument, ``prompt``. Each call is a child run, supervised like any other."""

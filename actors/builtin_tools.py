@@ -9,6 +9,7 @@ from .tools.builtin.completion import with_explicit_tools
 from .tools.builtin.discovery import tool_search_for
 from .tools.builtin.fetch import web_fetch_tool
 from .tools.builtin.search import web_search_tool
+from .tools.builtin.stored import stored_result_tool
 from .tools.decorator import Tool, require_tools
 
 CATALOGUE_NOTE = (
@@ -30,6 +31,7 @@ def with_builtin_tools(config: AgentConfig, plugin_tools: Iterable[Tool] = ()) -
     offered = [
         web_search_tool(config.web_search) if config.web_search is not None else None,
         web_fetch_tool(config.web_fetch) if config.web_fetch is not None else None,
+        stored_result_tool(config.tool_result_store) if config.tool_result_store is not None else None,
         tool_search_for(tools),
     ]
     names = {tool.name for tool in tools}

@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 from ..protocol.codec import to_json
-from ..protocol.commands import StartRun
-from ..protocol.errors import NotPaused, PeerLost, RunLost, RuntimeClosed, UmbelError, from_wire
-from ..protocol.events import Event, RunLostEvent, TerminateEvent
+from ..protocol.commands import InterruptsLoaded, LoadInterrupts, StartRun
+from ..protocol.errors import ConfigurationError, NotPaused, PeerLost, RunLost, RuntimeClosed, UmbelError, from_wire
+from ..protocol.events import Event, RunLostEvent
+from ..protocol.messages import Frozen
 from ..protocol.results import AgentResult, RunOutcome
 from .ambient import check_may_run
 from .definitions import pack_definition
+from .event_stream import Callback, EventStream, Observer
 from .tools.children import ChildRuntime
 from .tools.context import current_tool_context
 
 T = TypeVar("T")
-Observer = Callable[[Any], None]
+CLOSING_SECONDS = 10.0  # for a run whose stream was closed to end in order; then it is abandoned
 
 
 class RuntimePort(Protocol):
@@ -30,6 +31,7 @@ class RuntimePort(Protocol):
 
     def register(self, definition: Any) -> str: ...
     def execute(self, definition: Any, request: StartRun, on_event: Observer | None = None) -> Awaitable[RunOutcome]: ...
+    def ask(self, message: Frozen, thread_id: str) -> Awaitable[Any]: ...
     def cancel(self, run_id: str, request: StartRun) -> None: ...
     def run_sync(self, job: Coroutine[Any, Any, T]) -> T: ...
 
@@ -62,11 +64,13 @@ class Runnable:
 
     callback_handler: Callable[[Any], Any] | None = None
     output_schema: Any = None
+    checkpointer: str | None = None
 
     def __init__(self) -> None:
         self._active: dict[str, tuple[RuntimePort, StartRun]] = {}
         self._streams: dict[str, EventStream] = {}
         self._paused: dict[str, RunOutcome] = {}
+        self._children: set[Runnable] = set()
         self._armed = False
         self._packed: tuple[str, bytes] | None = None
 
@@ -128,7 +132,8 @@ class Runnable:
         """
         runtime = runtime or current_runtime()
         request = self._request(runtime, prompt, thread_id, metadata, ephemeral, model_kwargs, timeout)
-        return await self._result(runtime, request if full else request.evolve(full=False))
+        request, callback = self._observed(runtime, request if full else request.evolve(full=False))
+        return self._concluded(await self._execute(runtime, request, callback), callback)
 
     async def run(
         self,
@@ -185,7 +190,8 @@ class Runnable:
             NotPaused: nothing waits there, the id is unknown, or several questions are open and none is named.
         """
         runtime, request = self._resumption(answer, options)
-        return await self._result(runtime, request)
+        request, callback = self._observed(runtime, request)
+        return self._concluded(await self._execute(runtime, request, callback), callback)
 
     def resume_sync(self, answer: Any = None, **options: Any) -> AgentResult:
         """:meth:`aresume` for synchronous code."""
@@ -201,18 +207,37 @@ class Runnable:
         """
         runtime: RuntimePort = options.pop("runtime", None) or current_runtime()
         request = self._request(runtime, "", thread_id, **_rest(options))
-        return await self._result(runtime, request.evolve(mode="continue"))
+        request, callback = self._observed(runtime, request.evolve(mode="continue"))
+        return self._concluded(await self._execute(runtime, request, callback), callback)
 
     def pending_interrupts(self) -> list[dict[str, Any]]:
-        """The questions of runs that this object saw pause: ``interrupt_id``, ``question``, ``tool_name``, ``thread_id``..."""
+        """The questions of runs that this object saw pause: ``interrupt_id``, ``question``, ``tool_name``, ``thread_id``...
+
+        Another process may have answered since: :meth:`pending_interrupts_of` asks the store.
+        """
         return [
             {**asked, "thread_id": outcome.thread_id, "run_id": outcome.run_id}
             for outcome in self._paused.values()
             for asked in outcome.interrupts
         ]
 
+    async def pending_interrupts_of(self, thread_id: str, *, runtime: RuntimePort | None = None) -> list[dict[str, Any]]:
+        """The questions that a thread waits for, as its store has them, whoever saw it pause; empty when it is not paused.
+
+        Raises:
+            ConfigurationError: there is no checkpointer.
+            StoreUnavailable: the store cannot be reached.
+        """
+        if self.checkpointer is None:
+            raise ConfigurationError(f"{self.title} has no checkpointer: give it one, e.g. 'sqlite:///umbel.db'")
+        message = LoadInterrupts(store=self.checkpointer, thread_id=thread_id)
+        loaded: InterruptsLoaded = await (runtime or current_runtime()).ask(message, thread_id)
+        if not loaded.interrupts:
+            self._paused.pop(thread_id, None)
+        return [{**asked, "thread_id": thread_id, "run_id": loaded.run_id} for asked in loaded.interrupts]
+
     def cancel(self, thread_id: str | None = None) -> int:
-        """Stop runs of this object: those of a thread, or all.
+        """Stop runs of this object: those of a thread, or all, with the subagents that it runs.
 
         Without a thread and with nothing running, the next run is cancelled as it starts.
 
@@ -226,9 +251,10 @@ class Runnable:
             if stream is not None:
                 stream.cut()
             runtime.cancel(request.run_id, request)
-        if thread_id is None and not chosen:
+        children = list(self._children) if thread_id is None else []
+        if thread_id is None and not chosen and not children:
             self._armed = True
-        return len(chosen)
+        return len(chosen) + sum(child.cancel() for child in children)
 
     @property
     def is_cancelled(self) -> bool:
@@ -280,13 +306,14 @@ class Runnable:
             )
         return next(iter(self._paused.values()))
 
-    async def _result(self, runtime: RuntimePort, request: StartRun) -> AgentResult:
-        """Run a segment to its end."""
-        callback = None
-        if self.callback_handler is not None:
-            callback = Callback(self.callback_handler, lambda: runtime.cancel(request.run_id, request))
-            request = request.evolve(events=True)
-        outcome = await self._execute(runtime, request, callback)
+    def _observed(self, runtime: RuntimePort, request: StartRun) -> tuple[StartRun, Callback | None]:
+        """The request of a run whose events go to ``callback_handler``, if there is one."""
+        if self.callback_handler is None:
+            return request, None
+        return request.evolve(events=True), Callback(self.callback_handler, lambda: runtime.cancel(request.run_id, request))
+
+    def _concluded(self, outcome: RunOutcome, callback: Callback | None) -> AgentResult:
+        """The result that an outcome means, or its error."""
         if callback is not None and callback.error is not None:
             raise callback.error
         if outcome.error is not None:
@@ -310,9 +337,12 @@ class Runnable:
             if outcome.error is not None:
                 raise failed(outcome)
         finally:
-            del self._streams[request.run_id]
             if not task.done():
+                stream.cut()
+                runtime.cancel(request.run_id, request)
+                await asyncio.wait({task}, timeout=CLOSING_SECONDS)  # the run saves its thread and tells its hooks (LOOP-14)
                 task.cancel()
+            del self._streams[request.run_id]
             await asyncio.gather(task, return_exceptions=True)
 
     async def _execute(self, runtime: RuntimePort, request: StartRun, on_event: Observer | None) -> RunOutcome:
@@ -334,6 +364,8 @@ class Runnable:
             del self._active[request.run_id]
 
     def _remember(self, outcome: RunOutcome) -> None:
+        if outcome.error is not None and outcome.error["code"] == NotPaused.code:
+            return  # refused: nothing has happened, and what waits still waits
         key = outcome.thread_id or outcome.run_id
         if outcome.interrupts:
             self._paused[key] = outcome
@@ -355,60 +387,6 @@ def failed(outcome: RunOutcome) -> UmbelError:
     error = from_wire(outcome.error or {})
     error.details["metrics"] = outcome.metrics.model_dump()
     return error
-
-
-class Callback:
-    """A caller's event handler: once it raises, it is not called again and the run is stopped."""
-
-    def __init__(self, handler: Observer, stop: Callable[[], None]) -> None:
-        self.error: Exception | None = None
-        self._handler = handler
-        self._stop = stop
-
-    def __call__(self, event: Event) -> None:
-        if self.error is None:
-            try:
-                self._handler(event)
-            except Exception as error:  # noqa: BLE001 - kept for the caller, who gets it when the run has ended
-                self.error = error
-                self._stop()
-
-
-class EventStream:
-    """Events of one run on their way to ``async for``; filled on the consumer's own event loop."""
-
-    def __init__(self) -> None:
-        self.seq = -1
-        self._events: deque[Event] = deque()
-        self._arrived = asyncio.Event()
-        self._finished = False
-        self._cut = False
-
-    def push(self, event: Event) -> None:
-        if self._cut and not isinstance(event, TerminateEvent):
-            return
-        self._events.append(event)
-        self._arrived.set()
-
-    def cut(self) -> None:
-        """The run was cancelled: drop what is buffered, and everything but its end."""
-        self._cut = True
-        self._events = deque(event for event in self._events if isinstance(event, TerminateEvent))
-
-    def finish(self) -> None:
-        self._finished = True
-        self._arrived.set()
-
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        while True:
-            while self._events:
-                event = self._events.popleft()
-                self.seq = event.seq
-                yield event
-            if self._finished:
-                return
-            self._arrived.clear()
-            await self._arrived.wait()
 
 
 def in_own_thread(job: Callable[[], T]) -> T:

@@ -23,6 +23,7 @@ from ..protocol.commands import (
     ExecuteCall,
     ForgetRuns,
     LoadCheckpoint,
+    LoadInterrupts,
     Ping,
     Pong,
     SaveCheckpoint,
@@ -72,6 +73,7 @@ class Cell:
             supervisor = SupervisorActor(definitions, self.directory)
             self.mailbox.on(StartRun, supervisor.start)
             self.mailbox.on(CancelRun, supervisor.cancel)
+            self.mailbox.on(LoadInterrupts, supervisor.interrupts)
             self.stop_runs = supervisor.stop_runs
         if AGENT in roles:
             agent = AgentActor(definitions)

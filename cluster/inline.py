@@ -14,6 +14,7 @@ from ..actors.definitions import LocalDefinitions
 from ..actors.link import LocalLink
 from ..protocol.commands import CancelRun, StartRun
 from ..protocol.config import Topology
+from ..protocol.messages import Frozen
 from ..protocol.results import RunOutcome
 from .cell import ROLES, Cell
 from .loops import at_loop_end
@@ -42,6 +43,11 @@ class InlineBackend:
         # its own task, so that stopping it stops only it
         task = asyncio.ensure_future(link.request(request, on_partial=on_event))
         return (await task).outcome  # type: ignore[no-any-return]
+
+    async def ask(self, message: Frozen, thread_id: str) -> Any:
+        """The supervisor's reply to a message about a thread."""
+        cell = self._cells.get(asyncio.get_running_loop()) or await self._open()
+        return await LocalLink(cell.mailbox).request(message)
 
     def cancel(self, run_id: str, request: StartRun) -> None:
         for loop, cell in list(self._cells.items()):

@@ -21,8 +21,8 @@ from typing import Any, Self
 
 from ..actors.tools.context import current_tool_context
 from ..actors.tools.redaction import redact
-from ..protocol.settings import Settings
 from ..protocol.errors import ConfigurationError
+from ..protocol.settings import Settings
 
 DEFAULT_LEVELS = {"root": "WARNING", "umbel": "INFO"}
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")

@@ -15,11 +15,14 @@ from ..actors.link import Link
 from ..protocol.commands import CancelRun, StartRun
 from ..protocol.config import Topology
 from ..protocol.errors import RuntimeClosed, UmbelError
+from ..protocol.messages import Frozen
 from ..protocol.results import RunOutcome
 from .cell import SUPERVISOR, shard_of
 from .host import Identity, RayTransport
 from .loops import at_loop_end
 from .ray_actors import RayActors
+
+Shard = tuple[asyncio.AbstractEventLoop, Link]  # the link to a supervisor, and whose it is
 
 
 class RayBackend:
@@ -32,9 +35,9 @@ class RayBackend:
         self._name = f"driver-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._numbers = itertools.count(1)
         self._blobs: dict[str, bytes] = {}
-        self._links: dict[asyncio.AbstractEventLoop, list[Link]] = {}
+        self._links: dict[asyncio.AbstractEventLoop, list[Shard]] = {}
         self._guards: dict[asyncio.AbstractEventLoop, Any] = {}
-        self._running: dict[str, tuple[asyncio.AbstractEventLoop, Link]] = {}
+        self._running: dict[str, Shard] = {}
         self._closed = False
 
     def register(self, definition: Any) -> str:
@@ -48,9 +51,9 @@ class RayBackend:
         loop = asyncio.get_running_loop()
         links = self._links.get(loop) or await self._connect(loop)
         # A thread always goes to the same shard, so that its turns queue up in one place.
-        link = links[shard_of(request.thread_id or request.run_id, self._shards)]
+        shard = links[shard_of(request.thread_id or request.run_id, self._shards)]
+        _, link = self._running[request.run_id] = shard
         link.define(request.definition, self._blobs.__getitem__)
-        self._running[request.run_id] = (loop, link)
         try:
             return (await link.request(request, on_partial=on_event)).outcome  # type: ignore[no-any-return]
         except asyncio.CancelledError:
@@ -58,6 +61,13 @@ class RayBackend:
             raise
         finally:
             del self._running[request.run_id]
+
+    async def ask(self, message: Frozen, thread_id: str) -> Any:
+        """The reply to a message about a thread, of the supervisor that serves it."""
+        loop = asyncio.get_running_loop()
+        links = self._links.get(loop) or await self._connect(loop)
+        _, link = links[shard_of(thread_id, self._shards)]
+        return await link.request(message)
 
     def cancel(self, run_id: str, request: StartRun) -> None:
         running = self._running.get(run_id)
@@ -70,7 +80,7 @@ class RayBackend:
         """Close the links of the running event loop."""
         loop = asyncio.get_running_loop()
         self._guards.pop(loop, None)
-        for link in self._links.pop(loop, ()):
+        for _, link in self._links.pop(loop, ()):
             await link.close()
 
     async def close(self) -> None:
@@ -89,7 +99,7 @@ class RayBackend:
         """What every actor process is doing (its ``Pong``), by name."""
         return self._actors.reports()
 
-    async def _connect(self, loop: asyncio.AbstractEventLoop) -> list[Link]:
+    async def _connect(self, loop: asyncio.AbstractEventLoop) -> list[Shard]:
         """The links of an event loop that asks for the first time; they are closed when it ends."""
         if self._closed:
             raise RuntimeClosed("this runtime was closed; make another one")
@@ -98,7 +108,7 @@ class RayBackend:
             self._guards.pop(ended, None)
         me = Identity(self._actors.namespace, f"{self._name}-{next(self._numbers)}", self._actors.secret)
         peers = [f"{SUPERVISOR}/default/{shard}" for shard in range(self._shards)]
-        self._links[loop] = [Link(me.name, time.time_ns(), peer, RayTransport(me, peer), eager=True) for peer in peers]
+        self._links[loop] = [(loop, Link(me.name, time.time_ns(), peer, RayTransport(me, peer), eager=True)) for peer in peers]
         self._guards[loop] = await at_loop_end(self.close_here)
         return self._links[loop]
 

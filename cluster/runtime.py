@@ -14,6 +14,7 @@ from ..actors.runnable import in_own_thread, provide_runtime
 from ..protocol.commands import StartRun
 from ..protocol.config import Topology
 from ..protocol.errors import RuntimeClosed
+from ..protocol.messages import Frozen
 from ..protocol.results import RunOutcome
 from .collector import relax
 from .inline import InlineBackend
@@ -28,6 +29,7 @@ class Backend(Protocol):
     async def execute(
         self, definition: Any, request: StartRun, on_event: Callable[[Any], None] | None = None
     ) -> RunOutcome: ...
+    async def ask(self, message: Frozen, thread_id: str) -> Any: ...
     def cancel(self, run_id: str, request: StartRun) -> None: ...
     async def close_here(self) -> None: ...
     async def close(self) -> None: ...
@@ -111,6 +113,10 @@ class Runtime:
         self, definition: Any, request: StartRun, on_event: Callable[[Any], None] | None = None
     ) -> Awaitable[RunOutcome]:
         return self.backend.execute(definition, request, on_event)
+
+    def ask(self, message: Frozen, thread_id: str) -> Awaitable[Any]:
+        """The reply of the supervisor that serves a thread to a message about it."""
+        return self.backend.ask(message, thread_id)
 
     def cancel(self, run_id: str, request: StartRun) -> None:
         self.backend.cancel(run_id, request)

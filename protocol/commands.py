@@ -2,6 +2,7 @@
 
     caller      -> supervisor    StartRun            -> RunFinished      (events of a subscribed run come as one-way messages)
     caller      -> supervisor    CancelRun           -> RunsCancelled
+    caller      -> supervisor    LoadInterrupts      -> InterruptsLoaded
     supervisor  -> agent         ThinkRequest        -> ThinkReply       (ModelChunk messages in between when streaming)
     supervisor  -> agent         ForgetRuns                              (one way)
     supervisor  -> tool executor ExecuteCall         -> ToolReply        (in between: ToolProgress, SubagentRequest, CancelRun)
@@ -102,7 +103,7 @@ class StartRun(Frozen):
     lease_cost_usd: float | None = None
     cancelled: bool = False
     mode: Literal["turn", "resume", "continue"] = "turn"
-    answers: JsonObject = Field(default_factory=dict)
+    answers: JsonObject | None = None
     perform: bool = False
     state: bytes | None = Field(default=None, exclude=True)
 
@@ -141,6 +142,22 @@ class RunsCancelled(Frozen):
     """How many runs were told to stop."""
 
     count: int
+
+
+@message_type
+class LoadInterrupts(Frozen):
+    """Read what a thread waits for, from its newest checkpoint."""
+
+    store: str
+    thread_id: str
+
+
+@message_type
+class InterruptsLoaded(Frozen):
+    """The thread's open questions, as ``RunOutcome.interrupts`` has them, and the run that asks; none when it is not paused."""
+
+    run_id: Text | None = None
+    interrupts: tuple[JsonObject, ...] = ()
 
 
 @message_type

@@ -152,10 +152,10 @@ class ReflectEvent(Event):
 
 
 class GroundingEvent(Event):
-    """The final answer was compared with the evidence; ``error`` says that the judge failed."""
+    """The final answer was compared with the evidence; when the judge failed, ``error`` says so and there is no ``score``."""
 
     event_type: Literal["grounding"] = "grounding"
-    score: float = 1.0
+    score: float | None = 1.0
     claims_evaluated: int = 0
     ungrounded_claims: tuple[Text, ...] = ()
     requires_replan: bool = False

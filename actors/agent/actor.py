@@ -16,7 +16,7 @@ from ...protocol.messages import Message, ModelResponse
 from ..definitions import Definitions
 from ..frames import Caller
 from .conversation.manager import manage
-from .models.base import aclose, collect
+from .models.base import Capabilities, FormatOptional, ModelProtocol, aclose, collect
 from .models.registry import resolve_model
 from .models.retry import RetryingModel, RetryNotice, RetryPolicy
 
@@ -52,11 +52,17 @@ class AgentActor:
             conversation = self._conversation(request, agent.system_message)
             if conversation is None:
                 return ThinkReply.trusted(need_conversation=True)
-            messages = await manage(agent.manager, conversation)
+            whole = len(conversation) <= agent.sent_whole
+            messages = list(conversation) if whole else await manage(agent.manager, conversation)
         model, policy = self._model(agent, request.role)
         settings = {**agent.model_settings, **request.model_kwargs}
         tools = agent.schemas(request.activated) if request.use_tools else None
-        retrying = RetryingModel(model, policy, on_retry=partial(_tell, caller))
+        retrying: ModelProtocol = RetryingModel(model, policy, on_retry=partial(_tell, caller))
+        if "response_format" in settings:
+            if request.exact or Capabilities.of(model).supports_response_format:
+                retrying = FormatOptional(retrying)
+            else:
+                del settings["response_format"]  # an ordinary step can do without; a repair asks for it anyway
         if request.stream:
             response = await collect(_forward(retrying.stream(messages, tools or None, **settings), caller))
         else:

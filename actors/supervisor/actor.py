@@ -4,18 +4,44 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import dataclass
 from typing import Any
 
-from ...protocol.commands import CancelRun, ForgetRuns, RunFinished, RunsCancelled, StartRun
+from ...protocol.commands import (
+    CancelRun,
+    ForgetRuns,
+    InterruptsLoaded,
+    LoadInterrupts,
+    RunFinished,
+    RunsCancelled,
+    StartRun,
+)
 from ...protocol.errors import ThreadBusy
 from ..ambient import enter as inside
 from ..definitions import Definitions
 from ..frames import Caller, Channel
 from ..tools.context import enter as enter_tool
 from .loop import run_turn
+from .pause import listed
 from .run import Peers, Run
+from .thread import read
 
 FORGET_BATCH = 64
+
+
+@dataclass(slots=True)
+class Queued:
+    """A run that waits until the one before it has left the thread.
+
+    Attributes:
+        request: the run.
+        waiter: gets the thread.
+        cancelled: it shall not run any more.
+    """
+
+    request: StartRun
+    waiter: asyncio.Future[Any]
+    cancelled: bool = False
 
 
 class SupervisorActor:
@@ -33,6 +59,7 @@ class SupervisorActor:
         self._peers = peers
         self._runs: dict[str, Run] = {}
         self._threads: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
+        self._queued: dict[str, Queued] = {}
         self._over: dict[Channel, list[str]] = {}
 
     @property
@@ -56,12 +83,30 @@ class SupervisorActor:
         lock, waiting = self._threads.get(key, (asyncio.Lock(), 0))
         self._threads[key] = (lock, waiting + 1)
         try:
-            async with lock:
+            if not await self._turn_comes(lock, request):
+                return await self._run(request.evolve(cancelled=True), agent, caller)  # it never opens the thread
+            try:
                 return await self._run(request, agent, caller)
+            finally:
+                lock.release()
         finally:
             lock, waiting = self._threads.pop(key)
             if waiting > 1:
                 self._threads[key] = (lock, waiting - 1)
+
+    async def _turn_comes(self, lock: asyncio.Lock, request: StartRun) -> bool:
+        """Wait for the thread; False, and without the thread, when the run was cancelled before its turn came."""
+        queued = self._queued[request.run_id] = Queued(request, asyncio.ensure_future(lock.acquire()))
+        try:
+            await asyncio.wait({queued.waiter})
+        finally:
+            del self._queued[request.run_id]
+            acquired = queued.waiter.done() and not queued.waiter.cancelled()
+            if not acquired:
+                queued.waiter.cancel()
+        if acquired and queued.cancelled:
+            lock.release()
+        return not queued.cancelled
 
     async def cancel(self, message: CancelRun, caller: Any) -> RunsCancelled:
         """Stop runs; each ends with an outcome that says ``cancelled``."""
@@ -72,18 +117,28 @@ class SupervisorActor:
         chosen = [run for run in self._runs.values() if _matches(run.request, message)]
         for run in chosen:
             run.stop("cancelled")
-        return len(chosen)
+        queued = [entry for entry in self._queued.values() if _matches(entry.request, message)]
+        for entry in queued:
+            entry.cancelled = True
+            entry.waiter.cancel()
+        return len(chosen) + len(queued)
+
+    async def interrupts(self, message: LoadInterrupts, caller: Any) -> InterruptsLoaded:
+        """What a thread waits for, whichever process saw it pause."""
+        stored = await read(self._peers, message.store, message.thread_id)
+        if stored is None:
+            return InterruptsLoaded()
+        return InterruptsLoaded(run_id=stored.state.run_id, interrupts=listed(stored.state.interrupts))
 
     async def _run(self, request: StartRun, agent: Any, caller: Caller) -> RunFinished:
         enter_tool(None)  # of the call that may have asked for this run, if that is in the same process
         inside(f"inside the supervisor of run {request.run_id}")
         run = self._runs[request.run_id] = Run(request, agent, caller, self._peers, self._forget)
-        deadline = _deadline(run)
+        run.set_deadline()
         try:
             return RunFinished.trusted(outcome=await run_turn(run))
         finally:
-            if deadline is not None:
-                deadline.cancel()
+            run.clear_deadline()
             del self._runs[request.run_id]  # a resumed run has the id that it began with
 
     def _forget(self, channel: Channel, run_id: str) -> None:
@@ -93,14 +148,6 @@ class SupervisorActor:
         if len(over) >= FORGET_BATCH:
             channel.send(ForgetRuns(run_ids=tuple(over)))
             del self._over[channel]
-
-
-def _deadline(run: Run) -> asyncio.TimerHandle | None:
-    limits = [seconds for seconds in (run.request.timeout, run.config.time_budget_seconds) if seconds is not None]
-    if not limits:
-        return None
-    run.time_limit = min(limits)
-    return asyncio.get_running_loop().call_later(run.time_limit, run.stop, "time_budget")
 
 
 def _matches(request: StartRun, message: CancelRun) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from inspect import isawaitable
@@ -12,9 +13,13 @@ from ...protocol.events import FinalAnswerVerificationEvent, GroundingEvent, Run
 from ...protocol.markers import AUTOMATED, CONTINUATION_REASON, TURN_ONLY
 from ...protocol.messages import Message, ModelResponse
 from ...protocol.state import AgentState, ReasoningStep
+from .execute import execute
 from .reasoning.grounding import judge as judge_grounding
+from .recover import repaired
 from .run import Run
 from .think import call_model, discard, judge, release
+
+logger = logging.getLogger("umbel.supervisor")
 
 EMPTY_REPLY = "Your last reply was empty. Go on with the task: call a tool, or give your answer as text."
 ANSWER_NOW = "Your last reply was empty. Give your final answer as text now, without calling tools."
@@ -94,13 +99,30 @@ async def empty_reply(run: Run) -> str | None:
         send_back(run)
         return None
     run.note(ANSWER_NOW)
-    response = await call_model(run, use_tools=False, role="auxiliary")
-    text = (response.content or "").strip()
-    if not text:
+    try:
+        response = await call_model(run, use_tools=False, role="auxiliary")
+    except Exception:  # the run ends `empty_reply` as it would have without this last try (LOOP-61)
+        logger.info("run %s: asking for a final answer failed", run.id, exc_info=True)
         return "empty_reply"
-    run.state = run.state.with_message(Message.assistant(text))
+    text = (response.content or "").strip()
+    return await last_answer(run, response, text) if text else "empty_reply"
+
+
+async def last_answer(run: Run, response: ModelResponse, text: str) -> str | None:
+    """What came of asking without tools: the answer, or after all a call that stands in the text. Source: LOOP-60."""
+    *earlier, _note = run.state.messages
+    response = response.evolve(message=Message.assistant(text))
+    run.state = run.state.with_message(response.message)
+    recovered = repaired(run, response)
+    if recovered is None:
+        send_back(run)
+        return None
+    if recovered.tool_calls:
+        run.state = run.state.evolve(messages=(*earlier, recovered.message))
+        run.sent = min(run.sent, len(earlier))
+        return await execute(run, recovered)
     run.last_text = text
-    return "complete"
+    return await verified(run, text) if run.config.final_answer_verifier is not None else "complete"
 
 
 # grounding
@@ -113,7 +135,7 @@ async def grounded(run: Run, text: str) -> str | None:
     try:
         verdict = await judge_grounding(text, run.state.tool_executions, lambda asked: judge(run, asked, "grounding"), config)
     except JudgeFailed as error:
-        run.emit(GroundingEvent, error=error.message)
+        run.emit(GroundingEvent, score=None, error=error.message)
         return "complete"  # a judge that fails says nothing about the answer
     memo.grounding = verdict
     run.emit(
@@ -126,6 +148,7 @@ async def grounded(run: Run, text: str) -> str | None:
     if not verdict.requires_replan:
         return "complete"
     if memo.groundings > config.max_replans:
+        release(run)
         return "grounding_failed"
     if verdict.guidance is not None:
         run.note(verdict.guidance)

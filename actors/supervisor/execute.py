@@ -11,13 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import UTC, datetime
-from typing import Any
 
 from ...protocol.commands import ExecuteCall, ToolReply
 from ...protocol.errors import PeerLost, UmbelError
-from ...protocol.events import ToolCompleteEvent, ToolStartEvent
-from ...protocol.messages import Message, ModelResponse, ToolCall, ToolResult
-from ...protocol.state import PendingInterrupt, ReasoningStep, ToolExecution
+from ...protocol.messages import Message, ModelResponse, ToolResult
+from ...protocol.state import ReasoningStep, ToolExecution
 from ..tools.executor import unknown_tool_text
 from ..tools.limits import limited
 from ..tools.verification import REMINDER, blocked, unverified_writes, wrote
@@ -26,38 +24,14 @@ from .hooked import after_tool, before_tool
 from .pause import asking, take_answers
 from .reflect import reflect
 from .run import Run, refuse
+from .slot import Slot, announce, complete
 from .subagent import call_agent
 
 TASK_COMPLETE = "task_complete"
 ATTEMPTS = 3  # executors tried for a call that is safe to repeat
+CANCELLED = "cancelled before it finished; what it did until then is unknown"
+NOT_STARTED = "cancelled before it was started: it did nothing"
 CUT_OFF = "not run: your reply was cut off by the token limit, so its arguments may be incomplete. Send a shorter reply."
-
-
-class Slot:
-    """One call of the batch on its way to a result.
-
-    Attributes:
-        result: None until it is known.
-        reused: an earlier equal call's result was taken; the body did not run.
-        twin: an equal idempotent call earlier in the batch, whose result this one shares.
-        secrets: arguments that only the body sees.
-        waits: the interrupts that were answered, when the call goes on after a pause.
-        asks: what the call asks a person; it has no result then.
-        ran: the body ran, so hooks that look at results are asked.
-        told: its completion was announced.
-    """
-
-    __slots__ = ("asks", "call", "ran", "result", "reused", "secrets", "told", "tool", "twin", "waits")
-
-    def __init__(self, call: ToolCall, tool: Any, waits: tuple[PendingInterrupt, ...] = ()) -> None:
-        self.call = call
-        self.tool = tool
-        self.waits = waits
-        self.result: ToolResult | None = None
-        self.twin: Slot | None = None
-        self.secrets: dict[str, Any] | None = None
-        self.asks: tuple[PendingInterrupt, ...] = ()
-        self.reused = self.ran = self.told = False
 
 
 async def execute(run: Run, response: ModelResponse) -> str | None:
@@ -72,9 +46,10 @@ async def execute(run: Run, response: ModelResponse) -> str | None:
 async def resume(run: Run) -> str | None:
     """Go on with the calls that have got their answers: ``interrupted`` while others still wait. Source: OURS-2."""
     tools = run.agent.tools_by_name
-    answered = take_answers(run, run.request.answers, perform=run.request.perform)
+    answered = take_answers(run, run.request.answers or {}, perform=run.request.perform)
     slots = [Slot(waits[0].call, tools.get(waits[0].call.name), waits) for waits in answered]
-    return consequences(run, await batch(run, slots))
+    await batch(run, slots)
+    return consequences(run, amend(run, slots))
 
 
 async def batch(run: Run, slots: list[Slot], *, cut_off: bool = False) -> list[ToolExecution]:
@@ -109,7 +84,8 @@ async def plan(run: Run, slots: list[Slot], cut_off: bool) -> None:
     equal: dict[str, Slot] = {}
     for slot in slots:
         call = slot.call
-        run.emit(ToolStartEvent, tool_name=call.name, tool_call_id=call.id, arguments=call.arguments)
+        if not slot.waits:
+            announce(run, slot)  # a call that was answered may ask again: it is announced with what comes of it (EVT-30)
         if cut_off:
             slot.result = refuse(call, CUT_OFF, "cut_off")
         elif slot.waits and slot.waits[0].request.answers and slot.waits[0].answers:
@@ -120,7 +96,10 @@ async def plan(run: Run, slots: list[Slot], cut_off: bool) -> None:
             slot.result = blocked(call, run.config.verification_tools)
         else:
             if run.agent.hooks.before_tool:
-                await before_tool(run, slot)
+                emitted = await before_tool(run, slot)
+                if emitted:
+                    announce(run, slot)
+                    run.publish(emitted)
             if slot.result is None and slot.tool.idempotent and call.malformed_arguments is None:
                 reuse(run, slot, equal)
 
@@ -191,11 +170,13 @@ async def side_by_side(run: Run, slots: list[Slot]) -> None:
 
 async def settle(run: Run, slot: Slot) -> None:
     """Get one call's result. Whatever goes wrong is the result; only being stopped propagates."""
+    slot.began = True
     slot.result = await perform(run, slot)
     slot.ran = True
-    if run.config.tool_event_order == "completion" and not slot.asks:
+    if run.config.tool_event_order == "completion":
         await after_tool(run, slot, perform)
-        complete(run, slot)
+        if not slot.asks:
+            complete(run, slot)
 
 
 async def perform(run: Run, slot: Slot) -> ToolResult:
@@ -205,7 +186,7 @@ async def perform(run: Run, slot: Slot) -> ToolResult:
     except UmbelError as error:
         result = refuse(slot.call, error.message, error.code)
     limit = run.config.max_tool_result_length
-    if limit and len(result.content) > limit:
+    if limit and max(len(result.content), len(result.error or "")) > limit:
         share, store = run.config.tool_result_head_fraction, run.config.tool_result_store
         result = await limited(result, limit=limit, head_fraction=share, store=store)
     return result
@@ -229,7 +210,7 @@ async def call_tool(run: Run, slot: Slot) -> ToolResult:
     for attempt in range(ATTEMPTS):
         channel = run.peers.tools(slot.tool, run.id)
         channel.define(run.request.definition, run.peers.blob)
-        body = Body(run, slot.call, channel, slot.tool.emits_progress)
+        body = Body(run, slot, channel)
         try:
             reply: ToolReply = await channel.request(message, on_partial=body.heard)
         except PeerLost as lost:
@@ -254,6 +235,7 @@ def fold(run: Run, slots: list[Slot]) -> list[ToolExecution]:
     """In call order: execution record, event, and the message that answers the call. Calls that ask are left open."""
     executions: list[ToolExecution] = []
     answers: list[Message] = []
+    now = datetime.now(UTC)
     for slot in slots:
         call, twin = slot.call, slot.twin
         if slot.asks:
@@ -262,8 +244,8 @@ def fold(run: Run, slots: list[Slot]) -> list[ToolExecution]:
             slot.result = twin.result.evolve(tool_call_id=call.id, duration_ms=0.0)
             slot.reused = twin.result.error is None
         if slot.result is None:
-            slot.result = refuse(call, "cancelled before it finished; what it did until then is unknown", "cancelled")
-        executions.append(execution_of(slot, slot.result))
+            slot.result = refuse(call, CANCELLED if slot.began else NOT_STARTED, "cancelled")
+        executions.append(execution_of(slot, slot.result, now))
         answers.append(Message.tool(slot.result))
         complete(run, slot)
     run.state = run.state.with_tool_results(executions, answers)
@@ -273,7 +255,7 @@ def fold(run: Run, slots: list[Slot]) -> list[ToolExecution]:
     return executions
 
 
-def execution_of(slot: Slot, result: ToolResult) -> ToolExecution:
+def execution_of(slot: Slot, result: ToolResult, now: datetime) -> ToolExecution:
     """The record of a call that is done."""
     return ToolExecution.trusted(
         tool_name=slot.call.name,
@@ -283,7 +265,7 @@ def execution_of(slot: Slot, result: ToolResult) -> ToolExecution:
         error=result.error,
         code=result.code,
         duration_ms=result.duration_ms,
-        timestamp=datetime.now(UTC),
+        timestamp=now,
         idempotent_cache_hit=slot.reused,
     )
 
@@ -294,30 +276,25 @@ def record(run: Run, response: ModelResponse, slots: list[Slot]) -> None:
         iteration=run.state.iteration,
         thought=response.content,
         tool_calls=response.tool_calls,
-        tool_results=tuple(slot.result for slot in slots if slot.result is not None),
+        tool_results=tuple(slot.result for slot in slots if slot.result is not None and not slot.asks),
         timestamp=datetime.now(UTC),
     )
     run.state = run.state.with_reasoning_step(step)
+
+
+def amend(run: Run, slots: list[Slot]) -> list[ToolExecution]:
+    """Add what came after a pause to the step that the pause broke off. Gives the records of the whole step."""
+    if not run.state.reasoning_steps:
+        return []
+    *earlier, step = run.state.reasoning_steps
+    late = [slot.result for slot in slots if slot.result is not None and not slot.asks]
+    step = step.evolve(tool_results=(*step.tool_results, *late))
+    run.state = run.state.evolve(reasoning_steps=(*earlier, step))
+    ids = {call.id for call in step.tool_calls}
+    return [done for done in run.state.tool_executions if done.tool_call_id in ids]
 
 
 def remind(run: Run, executions: list[ToolExecution]) -> None:
     """Something was written: the model is asked to check it. Source: LOOP-94."""
     if wrote(executions, run.config.verify_tools):
         run.note(REMINDER)
-
-
-def complete(run: Run, slot: Slot) -> None:
-    """Tell the subscriber a call's result."""
-    result = slot.result
-    if result is not None and not slot.told:
-        slot.told = True
-        run.emit(
-            ToolCompleteEvent,
-            tool_name=slot.call.name,
-            tool_call_id=slot.call.id,
-            result=result.content if result.error is None else None,
-            error=result.error,
-            duration_ms=result.duration_ms,
-            structured_content=result.structured_content,
-            content_blocks=result.content_blocks,
-        )

@@ -30,10 +30,10 @@ from .execute import execute, resume
 from .hooks.dispatch import before_invocation_all, call
 from .notes import add_notes
 from .recover import repaired
-from .room import make_room
+from .room import crowded, make_room
 from .run import Run
-from .terminate import close_iteration, terminate
-from .think import think
+from .terminate import after_invocation, close_iteration, terminate
+from .think import release, think
 from .thread import load_turn, save
 
 logger = logging.getLogger("umbel.supervisor")
@@ -52,6 +52,7 @@ async def run_turn(run: Run) -> RunOutcome:
         if run.stopping is None:
             run.forget()
             await save(run, final=True)
+            await after_invocation(run, "cancelled", None)
             raise
         reason = run.stopping
     except NotPaused as refused:
@@ -69,8 +70,17 @@ async def open_turn(run: Run) -> str | None:
     await load_turn(run)
     before = run.agent.hooks.before_invocation
     if before:
-        run.state = await before_invocation_all(before, run.request.prompt, run.state)
-    return await resume(run) if run.request.mode == "resume" else None
+        try:
+            run.state = await before_invocation_all(before, run.request.prompt, run.state)
+        except Exception:
+            run.state = run.agent.blank_state  # refused: nothing has happened, what is stored stays as it is (LOOP-11)
+            raise
+    if run.request.mode != "resume":
+        return None
+    reason = await resume(run)
+    if reason is None and run.is_durable:
+        await save(run)  # what was done for the answers is not done again after a crash
+    return reason
 
 
 async def iterate(run: Run) -> str:
@@ -84,11 +94,18 @@ async def iterate(run: Run) -> str:
             return reason
         run.state = run.state.next_iteration()
         add_notes(run)
-        reason = await make_room(run) or await act(run, await think(run))
+        reason = await make_room(run) if crowded(run) else None
+        reason = reason or await act(run, await think(run))
         if reason is not None:
             return reason
-        if run.is_durable:
+        if run.is_durable and has_executed(run):
             await save(run)
+
+
+def has_executed(run: Run) -> bool:
+    """The iteration came to a step. A reply that was sent back did not, and is not saved (LOOP-100)."""
+    steps = run.state.reasoning_steps
+    return bool(steps) and steps[-1].iteration == run.state.iteration
 
 
 async def between_iterations(run: Run) -> None:
@@ -115,14 +132,17 @@ def boundary(run: Run) -> str | None:
 async def act(run: Run, response: ModelResponse) -> str | None:
     """Do what the reply asks for: run its calls, or take it as the answer."""
     if run.agent.recovers_calls:
-        recovered = repaired(run, response)
-        if recovered is None:
+        repair = repaired(run, response)
+        if repair is None:
             send_back(run)
             return None
-        response = recovered
+        response = repair
     run.last_text = response.content or ""
     run.no_tool_calls = not response.tool_calls
-    return await execute(run, response) if response.tool_calls else await answer(run, response)
+    if not response.tool_calls:
+        return await answer(run, response)
+    release(run, text=not run.config.hold_tool_step_text and response.stop_reason != "length")
+    return await execute(run, response)
 
 
 def warn_of_loop(run: Run) -> None:

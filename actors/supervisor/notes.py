@@ -29,6 +29,11 @@ def add_notes(run: Run) -> None:
 
 def nudge(run: Run, threshold: float) -> None:
     """Once in a segment, when a budget is used up to ``threshold``: name the one that is furthest along. Source: LOOP-34."""
+    state = run.state
+    if state.iteration < threshold * state.max_iterations and not (
+        state.token_budget or state.cost_budget_usd or run.time_limit
+    ):
+        return  # most runs have no other budget
     share, budget, used, limit = max(shares(run), default=(0.0, "", 0, 0))
     if share < threshold or run.memo.nudged:
         return

@@ -6,12 +6,13 @@ separate resumes, from any process; the run goes on when the last one is there.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ...protocol.errors import NotPaused
 from ...protocol.events import InterruptEvent
 from ...protocol.messages import InterruptRequest
-from ...protocol.state import PendingInterrupt
+from ...protocol.turn import PendingInterrupt
 from .run import Run
 from .thread import where
 
@@ -71,8 +72,8 @@ def tell_pause(run: Run) -> None:
         )
 
 
-def listed(run: Run) -> tuple[dict[str, Any], ...]:
-    """What the outcome says of the questions."""
+def listed(interrupts: Iterable[PendingInterrupt]) -> tuple[dict[str, Any], ...]:
+    """Questions as callers see them."""
     return tuple(
         {
             "interrupt_id": waits.interrupt_id,
@@ -81,5 +82,5 @@ def listed(run: Run) -> tuple[dict[str, Any], ...]:
             "arguments": waits.call.arguments,
             **waits.request.model_dump(mode="json"),
         }
-        for waits in run.state.interrupts
+        for waits in interrupts
     )

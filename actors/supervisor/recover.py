@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...protocol.messages import Message, ModelResponse
-from ..agent.models.text_calls import recover
+from ..agent.models.text_calls import Recovery, recover
 from .run import Run
 
 MAX_UNFINISHED = 2  # in a row (LOOP-58)
@@ -15,9 +15,7 @@ def repaired(run: Run, response: ModelResponse) -> ModelResponse | None:
     if response.tool_calls:
         run.memo.unfinished = 0
         return response
-    agent = run.agent
-    offered = agent.schemas(run.activated_tools())
-    found = recover(response.content or "", response.reasoning, offered, agent.leaked_formats, agent.generic_calls)
+    found = found_in(run, response)
     if found is None:
         return response
     *earlier, reply = run.state.messages
@@ -33,3 +31,12 @@ def repaired(run: Run, response: ModelResponse) -> ModelResponse | None:
     kept = (reply.evolve(content=prose),) if prose else ()
     run.state = run.state.evolve(messages=(*earlier, *kept, Message.user(UNFINISHED, automated=True)))
     return None
+
+
+def found_in(run: Run, response: ModelResponse) -> Recovery | None:
+    """The calls that stand in a reply's text, whole or broken off."""
+    agent = run.agent
+    if not agent.recovers_calls:
+        return None
+    offered = agent.schemas(run.activated_tools())
+    return recover(response.content or "", response.reasoning, offered, agent.leaked_formats, agent.generic_calls)

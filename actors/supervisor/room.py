@@ -5,12 +5,18 @@ from __future__ import annotations
 from ...protocol.events import CompactionEvent
 from ...protocol.messages import Message
 from ..agent.conversation.compaction import CompactionMemory, Pressure, compact, measure
+from .hooked import about
 from .hooks.dispatch import call
 from .hooks.events import BeforeCompaction
 from .run import Run
 from .think import judge
 
 WORST_REPLY_TOKENS = 4_096  # of a model whose max_tokens is not set (LOOP-37)
+
+
+def crowded(run: Run) -> bool:
+    """Whether this agent has to look: it has a cost budget, or its model's window is known."""
+    return run.config.max_cost_usd is not None or run.agent.compaction is not None
 
 
 async def make_room(run: Run) -> str | None:
@@ -43,13 +49,13 @@ async def compacted(run: Run) -> str | None:
     if done is None:
         return None
     run.emit(CompactionEvent, **done.event_fields())
-    if done.exhausted:
-        run.last_text = done.detail or "the conversation does not fit into the model's context window any more"
-        return "context_exhausted"
     run.state = run.state.evolve(messages=done.messages)
     run.sent = 0  # the agent actor holds the conversation as it was
     memo.prompt_tokens = 0
-    return None
+    if not done.exhausted:
+        return None
+    run.last_text = done.detail or "the conversation does not fit into the model's context window any more"
+    return "context_exhausted"
 
 
 async def asked_hooks(run: Run, pressure: Pressure) -> str | None:
@@ -57,7 +63,7 @@ async def asked_hooks(run: Run, pressure: Pressure) -> str | None:
     if not run.agent.hooks.before_compaction:
         return ""
     event = BeforeCompaction(
-        run=run.info,
+        **about(run),
         messages=run.state.messages,
         tokens=pressure.tokens,
         threshold=pressure.threshold,

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from ...protocol.codec import to_json
 from ...protocol.commands import StartRun
 from ...protocol.events import CustomEvent, Event, RunInfo
+from ...protocol.markers import is_request
 from ...protocol.messages import Message, ModelChunk, ModelResponse, ToolCall, ToolResult, Usage
 from ...protocol.results import Metrics
 from ...protocol.state import AgentState
@@ -87,6 +88,7 @@ class Run:
     """
 
     __slots__ = (
+        "_deadline",
         "_forget",
         "_memo",
         "_seq",
@@ -148,6 +150,7 @@ class Run:
         self.stopping: str | None = None
         self.time_limit: float | None = None
         self._memo: Memo | None = None
+        self._deadline: asyncio.TimerHandle | None = None
         self._task = asyncio.current_task()
         self._seq = 0
         self._forget = forget
@@ -191,9 +194,32 @@ class Run:
     def stop(self, reason: str) -> None:
         """Stop the run: whatever it waits for is cancelled, and the loop ends with ``reason``."""
         if self.stopping is None:
-            self.stopping = reason
+            overdue = self.time_limit is not None and self.elapsed() >= self.time_limit
+            self.stopping = "time_budget" if overdue else reason  # LOOP-21
             if self._task is not None:
                 self._task.cancel()
+
+    def set_deadline(self) -> None:
+        """Stop the run when its time is over. Source: OURS-1, OURS-6.
+
+        Earlier segments of the turn took their part of its budget; the caller's timeout begins with the segment.
+        """
+        timeout, budget = self.request.timeout, self.config.time_budget_seconds
+        if timeout is None and budget is None:
+            return
+        self.clear_deadline()
+        limits = (None if timeout is None else self.state.turn.elapsed_seconds + timeout, budget)
+        self.time_limit = min(seconds for seconds in limits if seconds is not None)
+        left = self.time_limit - self.elapsed()
+        if left <= 0:
+            self.stop("time_budget")
+            return
+        self._deadline = asyncio.get_running_loop().call_later(left, self.stop, "time_budget")
+
+    def clear_deadline(self) -> None:
+        """The time budget does not matter any more."""
+        if self._deadline is not None:
+            self._deadline.cancel()
 
     async def absorb_stop(self) -> None:
         """Take the cancellation that :meth:`stop` sent, so that what follows (saving, reporting) is not hit by it."""
@@ -217,6 +243,16 @@ class Run:
         return bool(self.state.messages)
 
     @property
+    def newest_text(self) -> str:
+        """The last text that the model wrote in this turn."""
+        for message in reversed(self.state.messages):
+            if message.role == "assistant" and (message.content or "").strip():
+                return message.content or ""
+            if is_request(message):
+                break
+        return ""
+
+    @property
     def tool_metadata(self) -> dict[str, Any]:
         """The agent's and the run's metadata, as tools see them."""
         return self.state.metadata
@@ -238,16 +274,25 @@ class Run:
         if self.agent_channel is not None:
             self._forget(self.agent_channel, self.id)
 
+    def drop_held(self) -> None:
+        """Streamed chunks that were held belong to a reply that does not count."""
+        if self._memo is not None:
+            self._memo.held = []
+
+    def keep_time(self) -> None:
+        """Write down how long the turn has taken, for its next segment."""
+        self.state = self.state.evolve(turn=self.state.turn.evolve(elapsed_seconds=self.elapsed()))
+        self.started = time.monotonic()
+
     def add_child(self, metrics: Metrics) -> None:
-        """What a child run used counts as this run's: tokens, and money at the child's own prices."""
-        state, spent = self.state, metrics.cost_usd or 0.0
-        self.state = state.evolve(
-            total_tokens_used=state.total_tokens_used + metrics.prompt_tokens + metrics.completion_tokens,
-            prompt_tokens_used=state.prompt_tokens_used + metrics.prompt_tokens,
-            completion_tokens_used=state.completion_tokens_used + metrics.completion_tokens,
-            cost_usd_used=state.cost_usd_used + spent,
-            reported_cost_usd=state.reported_cost_usd + (spent if state.reported_cost_calls else 0.0),
-        )
+        """A child run's tokens count as this run's: at the child's prices where they are known, else at this run's."""
+        usage = Usage(prompt_tokens=metrics.prompt_tokens, completion_tokens=metrics.completion_tokens)
+        spent, reported = self.state.cost_usd_used, self.state.reported_cost_usd
+        self.state = self.state.with_token_usage(usage)
+        if metrics.cost_usd is not None:
+            self.state = self.state.evolve(cost_usd_used=spent + metrics.cost_usd)
+            if self.state.reported_cost_calls:
+                self.state = self.state.evolve(reported_cost_usd=reported + metrics.cost_usd)
         self.model_calls += metrics.model_calls
 
     def elapsed(self) -> float:

@@ -9,17 +9,19 @@ from typing import Any
 
 from ...protocol.commands import RunFinished, StartRun
 from ...protocol.events import Event, SubagentEvent
-from ...protocol.messages import InterruptRequest, ToolCall, ToolResult
+from ...protocol.messages import InterruptRequest, ToolResult
 from ...protocol.results import RunOutcome
+from .hooks import child_metadata
 from .pause import asking
 from .purse import Lease, purse_of
 from .run import Run, refuse
+from .slot import Slot, announce
 
 MAX_DEPTH = 10  # agents calling agents
 SPENT = "was not called: nothing is left of the {} budget"
 
 
-async def call_agent(run: Run, slot: Any) -> ToolResult:
+async def call_agent(run: Run, slot: Slot) -> ToolResult:
     """Have the agent answer the call. A child that asks a person leaves the call open (``slot.asks``)."""
     call, agent = slot.call, slot.tool.agent
     prompt = call.arguments.get("prompt")
@@ -38,7 +40,7 @@ async def call_agent(run: Run, slot: Any) -> ToolResult:
             full=False,
             **resumed(slot),
         )
-        return concluded(run, slot, await child_outcome(run, call, subordinate(run, request, lease)))
+        return concluded(run, slot, await child_outcome(run, slot, subordinate(run, request, lease)))
     finally:
         purse_of(run).give_back(lease)
 
@@ -47,7 +49,7 @@ def subordinate(run: Run, request: StartRun, lease: Lease) -> StartRun:
     """The request as that of a child: its parent's metadata, limits and depth, and events where anyone wants them."""
     limits = [seconds for seconds in (lease.seconds, request.timeout) if seconds is not None]
     return request.evolve(
-        metadata={**run.request.metadata, **request.metadata},
+        metadata={**run.request.metadata, **request.metadata, **child_metadata(run.state.metadata)},
         ephemeral={**run.request.ephemeral, **request.ephemeral},
         events=run.watched or request.events,
         timeout=min(limits, default=None),
@@ -58,13 +60,13 @@ def subordinate(run: Run, request: StartRun, lease: Lease) -> StartRun:
     )
 
 
-def resumed(slot: Any) -> dict[str, Any]:
+def resumed(slot: Slot) -> dict[str, Any]:
     """The child goes on where it paused, with the answers to what it asked."""
-    children = [waits for waits in slot.waits if waits.child is not None]
+    children = [(waits.child, waits.answers) for waits in slot.waits if waits.child is not None]
     if not children:
         return {}
-    answers = {waits.child["interrupt_id"]: waits.answers[-1] for waits in children if waits.answers}
-    return {"mode": "resume", "answers": answers, "state": json.dumps(children[0].child["state"]).encode()}
+    given = {child["interrupt_id"]: answers[-1] for child, answers in children if answers}
+    return {"mode": "resume", "answers": given, "state": json.dumps(children[0][0]["state"]).encode()}
 
 
 def child_channel(run: Run, request: StartRun) -> Any:
@@ -74,7 +76,7 @@ def child_channel(run: Run, request: StartRun) -> Any:
 
 async def child_outcome(
     run: Run,
-    call: ToolCall,
+    slot: Slot,
     request: StartRun,
     *,
     task_id: str | None = None,
@@ -84,6 +86,8 @@ async def child_outcome(
 
     def heard(event: Any) -> None:
         if isinstance(event, Event):
+            announce(run, slot)
+            call = slot.call
             run.emit(SubagentEvent, tool_call_id=call.id, tool_name=call.name, task_id=task_id, event=event)
             if told is not None:
                 told(event)
@@ -99,7 +103,7 @@ async def child_outcome(
     return finished.outcome
 
 
-def concluded(run: Run, slot: Any, outcome: RunOutcome) -> ToolResult:
+def concluded(run: Run, slot: Slot, outcome: RunOutcome) -> ToolResult:
     """The call's result: the child's answer, or why there is none."""
     call = slot.call
     run.add_child(outcome.metrics)
@@ -122,6 +126,6 @@ def state_of(outcome: RunOutcome) -> dict[str, Any]:
     return state
 
 
-def _asked(slot: Any, question: dict[str, Any], state: dict[str, Any]) -> Any:
+def _asked(slot: Slot, question: dict[str, Any], state: dict[str, Any]) -> Any:
     request = InterruptRequest.model_validate({name: question.get(name) for name in InterruptRequest.model_fields})
     return asking(slot, request, {"interrupt_id": question["interrupt_id"], "state": state})

@@ -14,6 +14,7 @@ from ...protocol.results import SUCCESSFUL, RunOutcome, normalise_stop_reason
 from .hooks.dispatch import after_invocation_all, call
 from .pause import listed, tell_pause
 from .reasoning.gsar import assess
+from .recover import found_in
 from .run import Run, cost
 from .structured import Parsed, parse_or_repair
 from .think import call_model, judge
@@ -26,7 +27,8 @@ SUMMARY_PROMPT = (
 )
 CANCELLED = "The run was cancelled by an external signal."
 ERROR_CHARS = 2_000
-UNSUCCESSFUL = frozenset({"error", "cancelled"})  # what hooks are told; a pause and a limit are no failures
+OPEN = frozenset({"interrupted", "error"})  # the turn is not over: it waits for an answer, or can be continued
+UNSUCCESSFUL = frozenset({"error", "cancelled", "interrupted"})  # what hooks are told; a limit is no failure
 
 
 async def terminate(run: Run, reason: str, error: Exception | None = None) -> RunOutcome:
@@ -35,8 +37,10 @@ async def terminate(run: Run, reason: str, error: Exception | None = None) -> Ru
     if error is None:
         try:
             message = await final_text(run, reason)
-            parsed = await structured(run, reason, message)
-            await weigh(run, reason, message)
+            if normalise_stop_reason(reason) in SUCCESSFUL:
+                parsed = await structured(run, message) if run.config.output_schema is not None else None
+                if run.agent.gsar is not None and message:
+                    await weigh(run, message)
         except Exception as caught:  # noqa: BLE001 - a summary, a repair and a judge are model calls like any other
             reason, error = "error", caught
     if parsed is not None and parsed.error is None:
@@ -45,14 +49,16 @@ async def terminate(run: Run, reason: str, error: Exception | None = None) -> Ru
         run.state = run.state.with_error(describe(error))
     close_turn(run, reason)
     try:
-        await save(run, final=True, reason=None if reason == "interrupted" else reason)
+        await save(run, final=True, reason=None if reason in OPEN else reason)
     except Exception as caught:  # a thread that could not be kept is not a success; of two errors the first is reported
         if error is not None:
             logger.warning("run %s: its last state could not be saved", run.id, exc_info=True)
         else:
             reason, error = "error", caught
     run.forget()
-    await after_invocation(run, reason, error)
+    hooks = run.agent.hooks
+    if hooks.after_invocation or hooks.iteration_end:
+        await after_invocation(run, reason, error)
     tell_end(run, reason, message, error)
     return finish(run, reason, message, error, parsed)
 
@@ -60,11 +66,13 @@ async def terminate(run: Run, reason: str, error: Exception | None = None) -> Ru
 def close_turn(run: Run, reason: str) -> None:
     """What only a turn that goes on needs is over; the final text goes where the application wants it."""
     if reason == "interrupted":
+        run.keep_time()
         return
     if run.state.interrupts:
         run.state = run.state.evolve(turn=run.state.turn.evolve(interrupts=()), messages=close_open_calls(run.state.messages))
-    if run.config.output_key is not None and run.last_text:
-        run.state = run.state.with_metadata(run.config.output_key, run.last_text)
+    text = run.newest_text if run.config.output_key is not None else ""
+    if text:
+        run.state = run.state.with_metadata(run.config.output_key, text)
 
 
 async def close_iteration(run: Run) -> None:
@@ -93,11 +101,9 @@ async def after_invocation(run: Run, reason: str, error: Exception | None) -> No
         run.emit(CustomEvent, name="hook_errors", data={"errors": errors})
 
 
-async def structured(run: Run, reason: str, message: str) -> Parsed | None:
+async def structured(run: Run, message: str) -> Parsed:
     """The final text as an instance of the agent's schema, repaired by the model where need be. Source: API-42 to API-45."""
     config = run.config
-    if config.output_schema is None or normalise_stop_reason(reason) not in SUCCESSFUL:
-        return None
 
     async def ask(messages: list[Message], response_format: dict[str, Any] | None) -> ModelResponse:
         settings = {"response_format": response_format} if response_format is not None else {}
@@ -106,15 +112,13 @@ async def structured(run: Run, reason: str, message: str) -> Parsed | None:
     return await parse_or_repair(message, config.output_schema, ask, config.output_schema_retries, config.output_schema_strict)
 
 
-async def weigh(run: Run, reason: str, message: str) -> None:
+async def weigh(run: Run, message: str) -> None:
     """One pass of typed grounding over the answer. Source: REAS-37.
 
     Raises:
         GsarRejected: the gate was asked for and the answer did not pass it.
     """
     config = run.agent.gsar
-    if config is None or not message or normalise_stop_reason(reason) not in SUCCESSFUL:
-        return
     run.memo.gsar = await assess(message, run.state.tool_executions, lambda asked: judge(run, asked, "gsar"), config)
     run.emit(CustomEvent, name="gsar", data=run.memo.gsar.model_dump(mode="json"))
 
@@ -128,15 +132,26 @@ async def final_text(run: Run, reason: str) -> str:
         return CANCELLED if reason == "cancelled" else run.last_text
     if reason == "interrupted":
         return ""
-    return run.last_text or (digest(run) if reason == "empty_reply" else "")
+    return without_answer(run) if reason == "empty_reply" else run.last_text
+
+
+def without_answer(run: Run) -> str:
+    """Nothing but empty replies came: the last text there was, or what was done. Source: LOOP-61, OURS-8."""
+    text = run.newest_text
+    if not text:
+        text = digest(run)
+        run.state = run.state.with_message(Message.assistant(text))
+    return text
 
 
 async def summarise(run: Run) -> str:
     """One call without tools; its text (or a digest, when it has none) becomes the conversation's last message."""
-    last = run.last_text
-    run.state = run.state.with_message(Message.system(SUMMARY_PROMPT, automated=True))
+    last = run.newest_text
+    run.note(SUMMARY_PROMPT)
     response = await call_model(run, use_tools=False, role="auxiliary")
-    text = (response.content or "").strip() or last or digest(run)
+    text = (response.content or "").strip()
+    if not text or found_in(run, response) is not None:  # a call that stands in the text is no summary
+        text = last or digest(run)
     run.state = run.state.with_message(Message.assistant(text))
     return text
 
@@ -182,7 +197,7 @@ def judgements(run: Run, parsed: Parsed | None) -> dict[str, Any]:
     """What hooks, judges and the schema had to say; nothing for most runs."""
     fields: dict[str, Any] = {}
     if run.state.interrupts:
-        fields["interrupts"] = listed(run)
+        fields["interrupts"] = listed(run.state.interrupts)
     if parsed is not None:
         fields |= {"parsed": parsed.value, "parse_error": parsed.error}
     if run._memo is not None:
@@ -198,7 +213,7 @@ def judgements(run: Run, parsed: Parsed | None) -> dict[str, Any]:
 
 def tell_end(run: Run, reason: str, message: str, error: Exception | None) -> None:
     """The last event of a segment."""
-    if not run.watched:
+    if not run.watched or (error is not None and not run.opened):  # what never began has no end (LOOP-11)
         return
     if reason == "interrupted":
         tell_pause(run)

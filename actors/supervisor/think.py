@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 from ...protocol.commands import ThinkReply, ThinkRequest
@@ -17,7 +18,7 @@ ATTEMPTS = 4  # agent actors tried before the loss of one ends the run
 
 async def think(run: Run) -> ModelResponse:
     """Call the model on the conversation, append its reply, count it, and tell the subscriber."""
-    response = await call_model(run, stream=run.request.stream_tokens)
+    response = await call_model(run, stream=run.request.stream_tokens, **run.agent.step_settings)
     message = run.adopt_calls(response)
     if message is not response.message:
         response = response.evolve(message=message)
@@ -35,12 +36,12 @@ async def think(run: Run) -> ModelResponse:
     return response
 
 
-async def call_model(run: Run, **options: Any) -> ModelResponse:
+def call_model(run: Run, **options: Any) -> Awaitable[ModelResponse]:
     """One counted model call on the conversation, by way of the agent's model hooks. The options are those of :func:`ask`."""
     hooks = run.agent.hooks
     if hooks.before_model or hooks.after_model:
-        return await call_with_hooks(run, ask, **options)
-    return await ask(run, **options)
+        return call_with_hooks(run, ask, **options)
+    return ask(run, **options)
 
 
 async def ask(
@@ -82,7 +83,8 @@ async def ask(
                 activated=run.activated_tools() if use_tools else (),
                 role=role,
                 stream=stream,
-                model_kwargs={**run.request.model_kwargs, **settings} if settings else run.request.model_kwargs,
+                # the run's own settings are for the model that it talks to, not for the one that sums it up (LOOP-27)
+                model_kwargs={**run.request.model_kwargs, **settings} if role == "primary" else settings,
             ),
             on_partial=heard,
         )
@@ -140,8 +142,7 @@ def release(run: Run, *, text: bool = True) -> None:
 
 def discard(run: Run, replacement: str | None = None) -> None:
     """Drop the chunks that were held; one chunk with the ``replacement`` goes out instead, if there is one."""
-    if run._memo is not None:
-        run.memo.held = []
+    run.drop_held()
     if replacement is not None and run.request.stream_tokens:
         tell_chunk(run, ModelChunk(content=replacement))
 

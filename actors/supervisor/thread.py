@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
@@ -12,7 +13,7 @@ from ...protocol.errors import ConfigurationError, NotPaused, PeerLost
 from ...protocol.messages import Frozen, Message, ToolResult
 from ...protocol.state import AgentState
 from ..checkpoints.delta import Baseline, build_save, restore
-from .run import Run
+from .run import Peers, Run
 
 logger = logging.getLogger("umbel.supervisor")
 
@@ -24,7 +25,8 @@ async def load_turn(run: Run) -> None:
     """The state that the segment begins with."""
     if run.request.cancelled:
         run.stop("cancelled")
-    stored = await stored_state(run)
+        await asyncio.sleep(0)  # where the stop arrives: the thread is not even looked at
+    stored = await stored_state(run) if run.request.state is not None or durable(run) else None
     if run.request.mode == "turn":
         new_turn(run, stored)
     elif stored is None:
@@ -37,8 +39,6 @@ async def stored_state(run: Run) -> AgentState | None:
     """The thread's newest state, or the one that came with the request."""
     if run.request.state is not None:
         return AgentState.model_validate_json(run.request.state)
-    if not durable(run):
-        return None
     run.checkpoint = await load(run)
     return run.checkpoint.state if run.checkpoint is not None else None
 
@@ -75,15 +75,19 @@ def take_up(run: Run, stored: AgentState) -> None:
     Raises:
         NotPaused: the turn is over; or it waits for answers and none came.
     """
-    if stored.turn.stop_reason is not None:
+    goes_on = run.request.mode == "continue"
+    if stored.turn.stop_reason is not None and not (goes_on and stored.turn.stop_reason == "error"):
         raise NotPaused(f"{where(run)}: its last turn is finished ({stored.turn.stop_reason}); begin a new one instead")
-    if run.request.mode == "continue":
+    if goes_on:
         if stored.interrupts:
             raise NotPaused(f"{where(run)} waits for answers: resume it instead")
         stored = stored.evolve(messages=close_open_calls(stored.messages))
     run.id = stored.run_id or run.id
     metadata = {**stored.metadata, **run.request.metadata}
-    run.state = stored.evolve(run_id=run.id, metadata=metadata)
+    run.state = stored.evolve(run_id=run.id, metadata=metadata, turn=stored.turn.evolve(stop_reason=None))
+    run.set_deadline()
+    if run.termination is not None:
+        run.termination.carry_on(run.state.turn.elapsed_seconds)
 
 
 def leased(run: Run) -> dict[str, Any]:
@@ -143,8 +147,12 @@ def durable(run: Run) -> bool:
 
 async def load(run: Run) -> Baseline | None:
     """The thread's newest checkpoint, None for a new thread."""
-    request = LoadCheckpoint(store=run.config.checkpointer, thread_id=run.request.thread_id or "")
-    loaded: CheckpointLoaded = await ask_checkpointer(run, request)
+    return await read(run.peers, run.config.checkpointer, run.request.thread_id or "")
+
+
+async def read(peers: Peers, store: str, thread_id: str) -> Baseline | None:
+    """A thread's newest checkpoint, None for a new thread."""
+    loaded: CheckpointLoaded = await ask_checkpointer(peers, LoadCheckpoint(store=store, thread_id=thread_id))
     return restore(loaded)
 
 
@@ -170,15 +178,15 @@ async def save(run: Run, *, final: bool = False, reason: str | None = None) -> N
         baseline=run.checkpoint,
         metadata={"run_id": run.id, "finished": reason is not None, "reason": reason},
     )
-    await ask_checkpointer(run, message)
+    await ask_checkpointer(run.peers, message)
     run.checkpoint = baseline
 
 
-async def ask_checkpointer(run: Run, message: Frozen) -> Any:
+async def ask_checkpointer(peers: Peers, message: Frozen) -> Any:
     """Ask, and ask again if the checkpointer dies over it: loads, and saves of one id, are safe to repeat."""
     for _ in range(ATTEMPTS - 1):
         try:
-            return await run.peers.checkpointer().request(message)
+            return await peers.checkpointer().request(message)
         except PeerLost:
-            logger.info("run %s asks the restarted checkpointer again", run.id)
-    return await run.peers.checkpointer().request(message)
+            logger.info("the restarted checkpointer is asked again for %s", type(message).__name__)
+    return await peers.checkpointer().request(message)

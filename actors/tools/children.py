@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from ...protocol.commands import StartRun, SubagentAnswer, SubagentHeard, SubagentRequest
 from ...protocol.errors import ConfigurationError, RunError
+from ...protocol.messages import Frozen
 from ...protocol.results import RunOutcome, SubagentResult
 from .handover import Handover
 
@@ -42,9 +43,9 @@ class ChildRuntime:
         return key
 
     async def execute(self, definition: Any, request: StartRun, on_event: Callable[[Any], Any] | None = None) -> RunOutcome:
-        return (await self.ask(request, on_event)).outcome
+        return (await self.child(request, on_event)).outcome
 
-    async def ask(
+    async def child(
         self, request: StartRun, on_event: Callable[[Any], Any] | None = None, task_id: str | None = None
     ) -> SubagentAnswer:
         """Have the child run; leaving early stops it.
@@ -71,6 +72,14 @@ class ChildRuntime:
         finally:
             if not over:
                 self._port.stop(request.run_id)
+
+    async def ask(self, message: Frozen, thread_id: str) -> Any:
+        """What a supervisor knows of a thread is nothing for a body.
+
+        Raises:
+            RunError: always.
+        """
+        raise RunError(f"{type(message).__name__} cannot be asked in the body of a tool; do it in the program that runs agents")
 
     def cancel(self, run_id: str, request: StartRun) -> None:
         self._port.stop(run_id)
@@ -115,5 +124,5 @@ async def run_child(
         events=on_event is not None,
         full=False,
     )
-    answer = await runtime.ask(request, on_event, wanted)
+    answer = await runtime.child(request, on_event, wanted)
     return SubagentResult.of(answer.outcome, agent.label, answer.task_id)

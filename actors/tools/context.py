@@ -75,6 +75,12 @@ class ToolContext:
         return () if state is None else tuple(state.messages)
 
     @property
+    def confidence(self) -> float | None:
+        """The run's confidence at the start of the batch, 0 to 1; None when the state was not sent along."""
+        state = self.state
+        return None if state is None else state.confidence
+
+    @property
     def answered(self) -> bool:
         """Whether the call is performed again, with an answer to what it asked."""
         return bool(self.answers)

@@ -61,7 +61,7 @@ def text_of(value: Any) -> str:
         return _model_text(value)
     if isinstance(value, dict | list | tuple):
         try:
-            return json.dumps(_keyed(value), indent=2, ensure_ascii=False, default=_plain)
+            return json.dumps(keyed(value), indent=2, ensure_ascii=False, default=_plain)
         except (ValueError, RecursionError):
             return str(value)
     return str(value)
@@ -85,12 +85,12 @@ def _model_text(value: BaseModel) -> str:
         return json.dumps(clean_value(value.model_dump()), ensure_ascii=False, default=_plain)
 
 
-def _keyed(value: Any) -> Any:
+def keyed(value: Any) -> Any:
     """``value`` with keys that JSON does not know turned into text."""
     if isinstance(value, dict):
-        return {key if isinstance(key, _JSON_KEYS) else str(key): _keyed(item) for key, item in value.items()}
+        return {key if isinstance(key, _JSON_KEYS) else str(key): keyed(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_keyed(item) for item in value]
+        return [keyed(item) for item in value]
     return value
 
 

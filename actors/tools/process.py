@@ -28,6 +28,7 @@ from ...protocol.messages import Frozen, ToolCall, ToolResult
 from .context import ToolContext
 from .decorator import Tool
 from .invoke import Asked, failed, timed_out
+from .output import keyed
 from .worker import HEADER, MARK
 
 _BOOT = (
@@ -35,7 +36,8 @@ _BOOT = (
     "from umbel.actors.tools.worker import main; main(int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[4]))"
 )
 _LAST_WORDS = 0.2
-_CONTEXT_FIELDS = tuple(f.name for f in dataclasses.fields(ToolContext) if f.name not in ("reporter", "port"))
+_APART = frozenset({"reporter", "port", "state_json"})  # what a context holds that does not travel with the call
+_CONTEXT_FIELDS = tuple(f.name for f in dataclasses.fields(ToolContext) if f.name not in _APART)
 
 Outcome = ToolResult | str
 Definition = tuple[str, bytes]
@@ -90,11 +92,13 @@ class WorkerProcess(asyncio.Protocol):
         self.served += 1
         fields = {field: getattr(context, field) for field in _CONTEXT_FIELDS}
         fields["listened"] = context.reporter is not None
-        frame = ["call", name, None if name in self.known else blob, call.model_dump_json().encode(), fields, memory_mb]
+        about = json.dumps(keyed(fields), default=str).encode()  # unlike msgpack it takes whole numbers of any size
+        known = None if name in self.known else blob
+        frame = ["call", name, known, call.model_dump_json().encode(), about, context.state_json, memory_mb]
         if self.exited.done():
             self._settle(self._crashed(current))
         else:
-            self._write(msgpack.packb(frame, default=str))
+            self._write(msgpack.packb(frame))
         return current.outcome
 
     def abandon(self, grace: float) -> None:

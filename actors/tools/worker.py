@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import faulthandler
 import hashlib
+import json
 import logging
 import os
 import queue
@@ -99,7 +100,7 @@ class Worker:
     """Reads calls from a socket, runs them one after another, writes results.
 
     Frames are msgpack lists with a length before them. From the parent: ``["call", hash, blob | None, call, context,
-    memory_mb]`` and, about agents that a body runs, ``["heard", kind, blob]``. To the parent: ``["ready"]``,
+    state | None, memory_mb]`` and, about agents that a body runs, ``["heard", kind, blob]``. To the parent: ``["ready"]``,
     ``["unloadable", text]``, ``["started"]``, ``["progress", ...]``, ``["log", record]``, ``["child", kind, blob]``, and
     ``["done", result, retire]`` or, from a body that asks a person, ``["asked", result, False]``.
     """
@@ -122,11 +123,11 @@ class Worker:
     def serve(self) -> None:
         self.send(["ready"])
         while True:
-            _, definition, blob, call, context, memory_mb = self._next_call()
+            _, definition, blob, call, context, state, memory_mb = self._next_call()
             tool = self._load(definition, blob)
             if tool is not None:
                 self.send(["started"])
-                self._run(tool, call, context, memory_mb)
+                self._run(tool, call, {**json.loads(context), "state_json": state}, memory_mb)
 
     def send(self, frame: list[Any]) -> None:
         """Write a frame; callable from any thread."""

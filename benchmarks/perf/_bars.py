@@ -9,7 +9,9 @@ from typing import Any
 from _report import Bar
 
 REFERENCE = "tulip_agents"  # the SDK whose behaviour ours follows
-RAY_SYSTEM = 166.0  # tasks/s of the one comparable system on Ray (fair-matrix 0.2.6)
+# The one comparable system on Ray (fair-matrix 0.2.6): 166 tasks/s on a machine where the best peer did 2,780 runs/s of W3. It
+# is not run here; what it would do on this machine, now, is taken to be that share of what the best peer does in this run.
+RAY_SYSTEM = 166.0 / 2_780.0
 KINDS = ("inline", "ray", "colocated")
 Figures = dict[str, Any]
 Records = dict[tuple[str, str], list[Figures]]  # (subject, workload) -> one per repetition
@@ -64,9 +66,10 @@ def ray_bars(records: Records, peers: list[str]) -> Iterator[Bar]:
     for workload in ("w3_1000", "w3_10000"):
         yield against(records, "ray", workload, peers, 1.5)
         yield against(records, "ray", workload, [peer for peer in peers if peer == REFERENCE], 2.5, f"{REFERENCE}'s")
-        rate = median(records, "ray", workload, "runs_per_s")
-        faster = None if rate is None else rate / RAY_SYSTEM
-        yield Bar(f"ray {workload}: runs/s / {RAY_SYSTEM:g} of another system on Ray", faster, 25.0, at_least=True)
+        faster = ratio(records, "ray", workload, "runs_per_s", peers)
+        scaled = None if faster is None else faster / RAY_SYSTEM
+        needs = None if peers else "--compare"
+        yield Bar(f"ray {workload}: runs/s / another system's on Ray (scaled)", scaled, 25.0, at_least=True, needs=needs)
     for workload in ("w3_1000", "w3_10000"):
         yield against(records, "colocated", workload, peers, 2.5)
     for kind, limit in (("ray", 6.0), ("colocated", 4.0)):

@@ -18,8 +18,7 @@ from typing import Any
 
 import psutil
 from _bars import REFERENCE, Figures, Records, bars, median, ratio
-from _peers import WORKLOADS as PEER_WORKLOADS
-from _peers import Peers, PeersMissing
+from _peers import WORKLOADS as PEER_WORKLOADS, Peers, PeersMissing
 from _report import circumstances, console, one_line, plain_table, say, verdict
 from rich.table import Table
 

@@ -259,6 +259,8 @@ class FleetRun:
                 if self._ledger is not None:
                     await self._ledger.close()
             finally:
+                if self._size is None and self._stopped is None:
+                    self._size = self._tally.total + self._tally.skipped  # the last task was done before they were counted
                 self._reporter.close(self._snapshot())
 
     async def _tick(self) -> None:

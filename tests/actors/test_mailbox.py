@@ -10,8 +10,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from umbel.actors.frames import FORGOTTEN, FRAME_VERSION, OK, STALE_SENDER, WINDOW, WRONG_EPOCH, Caller
 from umbel.actors.link import Link

@@ -4,8 +4,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from umbel.protocol import loop_detection
 from umbel.protocol.loop_detection import READ_ONLY_TOOLS, find_loop, step_identity

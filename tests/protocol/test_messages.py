@@ -4,8 +4,7 @@ import pickle
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from umbel.protocol.markers import AUTOMATED, MEMORY_BLOCK, TURN_ONLY, is_durable, is_request

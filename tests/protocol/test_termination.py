@@ -6,8 +6,7 @@ from math import inf, nan
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from umbel.protocol.errors import ConfigurationError
 from umbel.protocol.markers import AUTOMATED

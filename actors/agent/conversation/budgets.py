@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import Field, ValidationError
 
-from ....protocol.settings import Settings
 from ....protocol.errors import ConfigurationError
+from ....protocol.settings import Settings
 
 MOST_RESERVED = 20_000
 MOST_OUTPUTS = 40_000

@@ -179,7 +179,7 @@ async def compact(
     if not pressure.is_due:
         return None
     work = _Work(messages, config, budgets_of(config, window), pressure, tools_tokens, iteration, archived)
-    done = work.prune() or work.refusal(memory)
+    done = work.prune() or work.last_resort(memory)
     if done is None:
         done = await work.fold(instructions, summarise)
         memory.folded_at = iteration
@@ -223,20 +223,22 @@ class _Work:
 
     def prune(self) -> Compaction | None:
         """Clear old outputs; None when that is not enough. What the model has not seen yet stays."""
-        unseen = len(self.messages) - (len(self.steps[-1]) if self.steps else 0)
-        pruned = self._cleared(self.messages, self.budgets.outputs, unseen)
+        pruned = self._cleared(self.messages, self.budgets.outputs, last_reply(self.messages))
         return self._done("prune", pruned) if self.size(pruned) <= self.budgets.goal else None
 
-    def refusal(self, memory: CompactionMemory) -> Compaction | None:
-        """Exhausted, when folding again would not help."""
-        if not self.folded or all(is_summary(self.steps[n][0]) for n in self.folded):
-            return self._done(
-                "summarize", self.messages, refused="what must stay is too large, and nothing else is left to fold"
-            )
+    def last_resort(self, memory: CompactionMemory) -> Compaction | None:
+        """What is left when folding would not help: give up all outputs but the newest, or else the run."""
         since = None if memory.folded_at is None else self.iteration - memory.folded_at
-        if since is not None and since < self.config.min_iterations_between_summaries:
-            return self._done("summarize", self.messages, refused=f"it is full again {since} iterations after the last summary")
-        return None
+        if all(is_summary(self.steps[n][0]) for n in self.folded):
+            refused = "what must stay is too large, and nothing else is left to fold"
+        elif since is not None and since < self.config.min_iterations_between_summaries:
+            refused = f"it is full again {since} iterations after the last summary"
+        else:
+            return None
+        pruned = self._cleared(self.messages, 0, len(self.messages))
+        if self.size(pruned) <= self.budgets.threshold:
+            return self._done("prune", pruned)
+        return self._done("summarize", self.messages, refused=refused)
 
     async def fold(self, instructions: str | None, summarise: SummaryModel | None) -> Compaction:
         """Fold the middle into a summary, or into a note that it is missing."""
@@ -245,9 +247,9 @@ class _Work:
         note = summary_note(middle, summary, self.budgets.summary * CHARS_PER_TOKEN, self.archived)
         messages = fold(self.steps, self.folded, note)
         if self.size(messages) > self.budgets.threshold:
-            messages = self._cleared(messages, self.budgets.outputs, len(messages) - len(self.steps[-1]))
+            messages = self._cleared(messages, self.budgets.outputs, last_reply(messages))
         if self.size(messages) > self.budgets.threshold:
-            messages = self._cleared(messages, 0, len(messages) - 1)
+            messages = self._cleared(messages, 0, len(messages))
         return self._done("truncate" if summary is None else "summarize", messages, summary=summary)
 
     async def _summarise(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from ....protocol.messages import Message
+from ..models.history import paired
 
 
 @runtime_checkable
@@ -29,9 +30,10 @@ class NullManager:
 
 
 async def manage(manager: ConversationManager, messages: Sequence[Message]) -> list[Message]:
-    """What ``manager`` makes of ``messages``: by ``aapply`` if it has one, else by ``apply`` (spec LOOP-42)."""
+    """The request that ``manager`` makes of ``messages``: by ``aapply`` if it has one, else by ``apply``.
+
+    Calls and results that a manager separated are dropped (spec LOOP-42, LOOP-43).
+    """
     asynchronous = getattr(manager, "aapply", None)
-    if asynchronous is None:
-        return manager.apply(messages)
-    result: list[Message] = await asynchronous(messages)
-    return result
+    request: list[Message] = manager.apply(messages) if asynchronous is None else await asynchronous(messages)
+    return request if isinstance(manager, NullManager) else paired(request)

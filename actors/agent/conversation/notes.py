@@ -17,6 +17,7 @@ from .steps import is_summary
 
 TOOL_CHARS, TEXT_CHARS, ARGUMENT_CHARS = 2_000, 8_000, 600
 MOST_RECALLABLE = 64
+BEGIN, END = "<conversation>", "</conversation>"
 
 TASK = """\
 You condense the earlier part of an agent's conversation, so that the agent can go on without reading it. Keep what the user \
@@ -96,10 +97,10 @@ def summary_request(
         instructions: further wishes, of a before-compaction hook.
     """
     lines = [line for message in folded for line in transcript(message, share)]
-    material = clip("\n".join(lines), int(limit * share))
+    material = clip("\n".join(lines), int(limit * share)).replace(END, "")
     task = TASK.format(words=max(50, max_tokens * 3 // 5))
     wishes = f"{task}\n\nAlso: {instructions}" if instructions else task
-    return [Message.system(wishes), Message.user(f"<conversation>\n{material}\n</conversation>", **{AUTOMATED: True})]
+    return [Message.system(wishes), Message.user(f"{BEGIN}\n{material}\n{END}", **{AUTOMATED: True})]
 
 
 def transcript(message: Message, share: float = 1.0) -> list[str]:

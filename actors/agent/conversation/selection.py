@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ....protocol.errors import ConfigurationError
+from ....protocol.messages import Message
 from ..models.catalogue import facts_of, title_of
 from .budgets import CompactionConfig, budgets_of
 from .compactor import LLMCompactor
@@ -92,13 +94,31 @@ def choose(config: ConversationSettings, model: Any, window: int | None) -> Sele
             raise ConfigurationError(f"conversation_manager: {type(manager).__name__} has no apply(messages); see NullManager")
         return Selection(manager, None, window)
     if window is None:
-        warn_once(title_of(model))
         size = max(20, 2 * config.max_iterations)
-        return Selection(SlidingWindow(size, slide_step=size // 4), None, None)
+        return Selection(FallbackWindow(size, title_of(model)), None, None)
     if not compaction.enabled:
         return Selection(LLMCompactor(window, slide_step=COMPACTOR_SLIDE), None, window)
     budgets_of(compaction, window)
     return Selection(NullManager(), compaction, window)
+
+
+class FallbackWindow(SlidingWindow):
+    """The window of a model whose own is unknown; it says so when it first leaves something out.
+
+    Args:
+        window_size: messages.
+        model: its name, for the warning.
+    """
+
+    def __init__(self, window_size: int, model: str) -> None:
+        super().__init__(window_size, slide_step=window_size // 4)
+        self.model = model
+
+    def apply(self, messages: Sequence[Message]) -> list[Message]:
+        kept = super().apply(messages)
+        if len(kept) < len(messages):
+            warn_once(self.model)
+        return kept
 
 
 def warn_once(model: str) -> None:

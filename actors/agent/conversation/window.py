@@ -46,8 +46,6 @@ class SlidingWindow:
         self.slide_step = slide_step
 
     def apply(self, messages: Sequence[Message]) -> list[Message]:
-        if len(messages) <= self.window_size:
-            return list(messages)  # most requests: nothing to shorten, and models repair what their provider would refuse
         whole = paired(messages)
         systems = leading_systems(whole) if self.preserve_system else 0
         body = whole[systems:]

@@ -1,7 +1,7 @@
 """Language models: what one is, models over HTTP, retries, and names like ``openai:gpt-4o-mini``."""
 
 from .anthropic import AnthropicModel
-from .base import ModelProtocol, collect
+from .base import Capabilities, ModelProtocol, collect
 from .failover import FailoverModel
 from .gate import Gate
 from .history import paired
@@ -16,6 +16,7 @@ from .timing import Timing
 __all__ = [
     "AnthropicModel",
     "AnthropicSettings",
+    "Capabilities",
     "FailoverModel",
     "Gate",
     "HttpModel",

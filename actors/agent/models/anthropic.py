@@ -14,6 +14,7 @@ from .anthropic_wire import (
     encode_tool_choice,
     encode_tools,
     mark_cached,
+    may_think,
 )
 from .http_model import Assembly, HttpModel
 from .settings import AnthropicSettings
@@ -58,6 +59,8 @@ class AnthropicModel(HttpModel[AnthropicSettings]):
             if choice is not None:
                 body["tool_choice"] = choice
         body |= {"model": self.name, "messages": turns}
+        if not may_think(turns):
+            body.pop("thinking", None)
         if wanted is not None:
             self._demand(body, wanted)
         if self._settings.cache_prompt:

@@ -105,6 +105,13 @@ def mark_cached(body: dict[str, Any]) -> None:
         last[-1] = last[-1] | {"cache_control": _CACHED}
 
 
+def may_think(turns: Sequence[Block]) -> bool:
+    """Whether thinking may be on: not in the middle of calls that were made without it, by another model for example."""
+    if turns[-1]["content"][0]["type"] != "tool_result":
+        return True
+    return turns[-2]["content"][0]["type"] in _THINKING_TYPES
+
+
 def answer_tool(schema: Mapping[str, Any]) -> Block:
     """The tool that a model is made to call when its answer must fit ``schema``."""
     return {"name": ANSWER_TOOL, "description": "Gives the final answer.", "input_schema": dict(schema)}

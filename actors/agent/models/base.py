@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from ....protocol.messages import FinishReason, Message, ModelChunk, ModelResponse, ToolCall, Usage
@@ -34,6 +35,67 @@ class ModelProtocol(Protocol):
     ) -> AsyncIterator[ModelChunk]:
         """The same reply in pieces: text as it arrives, whole tool calls late, usage and stop reason last."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the loop must know of a model, from attributes of these names.
+
+    Attributes:
+        native_tools: tool calls come as structured data.
+        supports_response_format: ``complete`` and ``stream`` take ``response_format={"type": "json_schema", ...}``.
+        stateful: the provider keeps the conversation and wants new messages only.
+        family: whose call markup it may leak into its text, or None.
+    """
+
+    native_tools: bool = True
+    supports_response_format: bool = False
+    stateful: bool = False
+    family: str | None = None
+
+    @classmethod
+    def of(cls, model: object) -> Capabilities:
+        """Those of ``model``; what it does not say is as by default."""
+        return cls(**{name: getattr(model, name) for name in cls.__slots__ if hasattr(model, name)})
+
+
+class FormatOptional:
+    """A model that is called again without ``response_format`` when it does not know that argument.
+
+    Source: spec API-43.
+    """
+
+    def __init__(self, model: ModelProtocol) -> None:
+        self._model = model
+
+    async def complete(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None = None, **kwargs: Any
+    ) -> ModelResponse:
+        """The whole reply."""
+        try:
+            return await self._model.complete(messages, tools, **kwargs)
+        except TypeError:
+            if kwargs.pop("response_format", None) is None:
+                raise
+        return await self._model.complete(messages, tools, **kwargs)
+
+    async def stream(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None = None, **kwargs: Any
+    ) -> AsyncGenerator[ModelChunk, None]:
+        """The reply in pieces. Once one was handed on, an error is raised."""
+        forwarded = False
+        while True:
+            chunks = self._model.stream(messages, tools, **kwargs)
+            try:
+                async for chunk in chunks:
+                    forwarded = True
+                    yield chunk
+                return
+            except TypeError:
+                if forwarded or kwargs.pop("response_format", None) is None:
+                    raise
+            finally:
+                await aclose(chunks)
 
 
 async def collect(stream: AsyncIterable[ModelChunk]) -> ModelResponse:

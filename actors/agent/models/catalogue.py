@@ -11,16 +11,16 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from ....protocol.settings import Settings
 from ....protocol.errors import ConfigurationError
 from ....protocol.messages import Frozen, Usage
+from ....protocol.settings import Settings
 from ....protocol.state import token_cost
 from .known_models import KNOWN
 
@@ -85,8 +85,6 @@ def register_model(
 ) -> None:
     """Say what is true of a model; wins over what was known. A later call replaces an earlier one.
 
-    Actors are other processes: register in a module that the agent's own module imports, or use ``UMBEL_MODELS``.
-
     Args:
         name: ``"provider:name"``, or the bare name for every provider; it serves its dated names too.
         context_window: tokens.
@@ -117,6 +115,17 @@ def facts_of(model: Any) -> ModelFacts:
     own = [f"{provider}:{name}", name] if provider else [name]
     found = _find(own, _registered).over(_find(own, _from_environment()))
     return found if provider in UNLISTED else found.over(_find(_table_names(provider, name), KNOWN_FACTS))
+
+
+def facts_to_carry(models: Iterable[Any]) -> dict[str, ModelFacts]:
+    """What this process knows of ``models``, by name: what a definition takes along to other processes."""
+    return {title_of(model): facts for model in models if (facts := facts_of(model)) != ModelFacts()}
+
+
+def adopt(facts: Mapping[str, ModelFacts]) -> None:
+    """Take over what :func:`facts_to_carry` gave in another process; what is registered here wins."""
+    for name, carried in facts.items():
+        _registered[name] = _registered.get(name, ModelFacts()).over(carried)
 
 
 def price_of(model: Any) -> Prices | None:

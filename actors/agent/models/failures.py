@@ -75,6 +75,7 @@ _OVERFLOW_TEXTS = (
     "context length exceeded",
 )
 _QUOTA_CODES = ("insufficient_quota", "billing", "credit_balance")
+_QUOTA_TEXTS = ("credit balance is too low",)  # Anthropic calls that an invalid request
 
 
 def from_response(endpoint: Endpoint, response: httpx.Response, body: bytes, now: float) -> ModelError:
@@ -127,7 +128,7 @@ def from_exception(endpoint: Endpoint, error: Exception) -> ModelError:
 def _class(status: int, code: str, text: str) -> type[ModelError]:
     if _overflows(code, text) and (status in {400, 413, 422} or status == 500):
         return ContextOverflow
-    if any(word in code for word in _QUOTA_CODES):
+    if _is_out_of_credit(code, text):
         return AuthenticationFailed
     if status in _BY_STATUS:
         return _BY_STATUS[status]
@@ -137,9 +138,13 @@ def _class(status: int, code: str, text: str) -> type[ModelError]:
 def _class_by_word(code: str, text: str) -> type[ModelError]:
     if _overflows(code, text):
         return ContextOverflow
-    if any(word in code for word in _QUOTA_CODES):
+    if _is_out_of_credit(code, text):
         return AuthenticationFailed
     return next((cls for word, cls in _BY_WORD if word in code), ModelServerError)
+
+
+def _is_out_of_credit(code: str, text: str) -> bool:
+    return any(word in code for word in _QUOTA_CODES) or any(words in text.lower() for words in _QUOTA_TEXTS)
 
 
 def _overflows(code: str, text: str) -> bool:

@@ -1,7 +1,7 @@
 """Tool calls that a server failed to take out of the text: the markup of six model families, read strictly.
 
-Reading takes time linear in the text, whatever that holds: no pattern here can backtrack over more than one tag, and
-no value may hold the tag that opens it.
+Reading takes time linear in the text, whatever that holds: no pattern here can backtrack over more than one tag, no
+value may hold the tag that opens it, and only so many blocks are tried.
 
 Source: spec LOOP-55, LOOP-58; the chat templates that the families' models are published with.
 """
@@ -9,6 +9,7 @@ Source: spec LOOP-55, LOOP-58; the chat templates that the families' models are 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,7 @@ _END_TOKENS = (
     "<\uff5cend\u2581of\u2581sentence\uff5c>",
     "[EOS]",
 )
-MAX_BLOCKS = 100  # only so many openings, the last ones, are tried: each may cost one look at the whole text
+MAX_BLOCKS = 100  # so many openings are tried, the last ones, as each may cost a look at the whole text; so many calls are none
 _CUT_TAG = re.compile(r"<[^<>]*$")
 _SPACE = re.compile(r"\s*")
 _NAME = r"([^\s<>{}\"'`]{1,200})"
@@ -158,7 +159,7 @@ def _scan(family: _Family, text: str, offers: Offers) -> Leak | None:
     calls: list[TextCall] = []
     start = end = position = 0
     failed: list[int] = []
-    for opening in list(family.opening.finditer(text))[-MAX_BLOCKS:]:
+    for opening in deque(family.opening.finditer(text), maxlen=MAX_BLOCKS):
         if opening.start() < position:  # inside a block that was read
             continue
         cursor = _Cursor(text, opening.start(), offers)
@@ -171,7 +172,7 @@ def _scan(family: _Family, text: str, offers: Offers) -> Leak | None:
         calls += found
         end = position = cursor.position
     if calls and end == len(text):
-        return Leak(start, tuple(calls))
+        return Leak(start, tuple(calls)) if len(calls) < MAX_BLOCKS else None
     cut = _unfinished(family, text, [place for place in failed if place >= end], offers)
     if cut is None:
         return None

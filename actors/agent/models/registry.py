@@ -130,7 +130,7 @@ def resolve_model(spec: str, providers: Mapping[str, ModelFactory] | None = None
 
 def _unknown(prefix: str, spec: str) -> str:
     close = difflib.get_close_matches(prefix, known_prefixes(), n=1)
-    guess = f"; did you mean {close[0]!r}?" if close else ""
+    guess = f"; did you mean {close[0]!r}?" if close else "."
     known = ", ".join(known_prefixes())
     advice = "Add others with register_provider(), before the first run of an agent that names them"
     return f"unknown provider {prefix!r} in model {spec!r}{guess} Known: {known}. {advice}"

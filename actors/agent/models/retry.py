@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import Field, ValidationError
 
-from ....protocol.settings import Settings
 from ....protocol.errors import ConfigurationError, ModelError, Overloaded, RateLimited, UmbelError
 from ....protocol.messages import Message, ModelChunk, ModelResponse
+from ....protocol.settings import Settings
 from .base import ModelProtocol, aclose
 from .gate import wait_until
 from .timing import SYSTEM, Timing
@@ -128,19 +128,21 @@ class RetryingModel:
         self, messages: list[Message], tools: list[dict[str, Any]] | None = None, **kwargs: Any
     ) -> ModelResponse:
         """The reply, after as many attempts as the policy allows."""
-        recovery = self._recovery()
+        recovery: _Recovery | None = None
+        deadline = self._timing.monotonic() + self._policy.budget
         while True:
             try:
-                with wait_until(recovery.deadline):
+                with wait_until(deadline):
                     return await self._model.complete(messages, tools, **kwargs)
             except Exception as error:  # noqa: BLE001 - the policy decides which are retried, and re-raises the others
+                recovery = recovery or self._recovery(deadline)
                 await recovery.after(error)
 
     async def stream(
         self, messages: list[Message], tools: list[dict[str, Any]] | None = None, **kwargs: Any
     ) -> AsyncIterator[ModelChunk]:
         """The reply in pieces. Nothing is retried once a piece was handed on."""
-        recovery = self._recovery()
+        recovery = self._recovery(self._timing.monotonic() + self._policy.budget)
         while True:
             chunks = self._model.stream(messages, tools, **kwargs)
             forwarded = False
@@ -164,8 +166,8 @@ class RetryingModel:
         """Release the connections of the model underneath."""
         await aclose(self._model)
 
-    def _recovery(self) -> _Recovery:
-        return _Recovery(self._policy, self._timing, self._on_retry, self._may_retry)
+    def _recovery(self, deadline: float) -> _Recovery:
+        return _Recovery(self._policy, self._timing, self._on_retry, self._may_retry, deadline)
 
 
 class _Recovery:
@@ -174,9 +176,14 @@ class _Recovery:
     __slots__ = ("_may_retry", "_on_retry", "_policy", "_retries", "_timing", "deadline")
 
     def __init__(
-        self, policy: RetryPolicy, timing: Timing, on_retry: OnRetry | None, may_retry: Callable[[], bool] | None
+        self,
+        policy: RetryPolicy,
+        timing: Timing,
+        on_retry: OnRetry | None,
+        may_retry: Callable[[], bool] | None,
+        deadline: float,
     ) -> None:
-        self.deadline = timing.monotonic() + policy.budget
+        self.deadline = deadline
         self._policy = policy
         self._timing = timing
         self._on_retry = on_retry

@@ -6,8 +6,8 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field, SecretStr, ValidationError
 
-from ....protocol.settings import Settings
 from ....protocol.errors import ConfigurationError
+from ....protocol.settings import Settings
 from .wire import CallIds, SystemMessages
 
 S = TypeVar("S", bound="HttpSettings")

@@ -62,10 +62,13 @@ def recover(
         formats: leaked markup to look for (:data:`~.leaked_calls.FORMATS`).
         generic: also accept calls that follow no family's format.
     """
+    formats = tuple(formats)
+    if not formats and not generic:
+        return None
     offers = Offers(tools)
     body = text or ""
     blank = not body.strip()
-    leaked = _leaked(reasoning or "" if blank else body, tuple(formats), offers)
+    leaked = _leaked(reasoning or "" if blank else body, formats, offers)
     if leaked is not None:
         return Recovery(leaked.calls, None if blank else leaked.prose, leaked.unfinished)
     calls = _generic(body, offers) if generic and not blank else []

@@ -52,7 +52,7 @@ class Hooks:
     def __init__(self, hooks: Any = None, plugins: Any = None) -> None:
         self.plugins = require_plugins(plugins)
         self.tools = plugin_tools(self.plugins)
-        self._sources = sorted([*_require_hooks(hooks), *self.plugins], key=priority_of)
+        self._sources = sorted([*require_hooks(hooks), *self.plugins], key=priority_of)
         self.before_invocation = self._callbacks("on_before_invocation")
         self.iteration_start = self._callbacks("on_iteration_start")
         self.before_model = self._callbacks("on_before_model_call")
@@ -83,7 +83,12 @@ class Hooks:
         return found[::-1] if callback in AFTER else found
 
 
-def _require_hooks(hooks: Any) -> list[Any]:
+def require_hooks(hooks: Any) -> list[Any]:
+    """``hooks`` (None, one, several, or a :class:`HookRegistry`) as a list.
+
+    Raises:
+        DefinitionError: something is not a hook.
+    """
     if hooks is None:
         return []
     several = list(hooks) if isinstance(hooks, HookRegistry | list | tuple) else [hooks]

@@ -205,6 +205,7 @@ class AfterToolCall(HookEvent):
         arguments: as recorded, read-only, without secret ones.
         result: the text for the model, None for a failed call; any other value (JSON-encoded) replaces it.
         error: why it failed, or None.
+        duration_ms: milliseconds spent in the body. (Hooks are called when all calls of the batch are over.)
         retry: carry the call out once more; hooks do not see that result.
     """
 
@@ -214,6 +215,7 @@ class AfterToolCall(HookEvent):
     arguments: Mapping[str, Any]
     result: Any
     error: str | None
+    duration_ms: float
     retry: bool
 
     def __init__(
@@ -224,12 +226,12 @@ class AfterToolCall(HookEvent):
         arguments: Mapping[str, Any] | None = None,
         result: str | None = None,
         error: str | None = None,
+        duration_ms: float = 0.0,
         **base: Any,
     ) -> None:
         own = MappingProxyType(copy.deepcopy(dict(arguments or {})))
-        super().__init__(
-            tool_name=tool_name, tool_call_id=tool_call_id, arguments=own, result=result, error=error, retry=False, **base
-        )
+        outcome: dict[str, Any] = {"result": result, "error": error, "duration_ms": duration_ms}
+        super().__init__(tool_name=tool_name, tool_call_id=tool_call_id, arguments=own, retry=False, **outcome, **base)
 
     def _accept(self, name: str, value: Any) -> Any:
         return _require(self, name, value, bool) if name == "retry" else value

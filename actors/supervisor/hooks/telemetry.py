@@ -234,7 +234,9 @@ class TelemetryHook(Hook):
         if trace is None or open_span is None:
             return
         result = event.result if event.error is None else None
-        self._end_tool(trace, open_span, self.clock(), event.error, "tool_error", result)
+        now = self.clock()
+        ended = min(now, open_span[1] + int(event.duration_ms * 1e6)) if event.duration_ms else now
+        self._end_tool(trace, open_span, ended, event.error, "tool_error", result)
 
     def _settle(self, trace: _Trace, state: AgentState) -> None:
         """End the spans of calls that no after-hook was called for (cancelled, reused, interrupted): as recorded."""
@@ -317,7 +319,7 @@ class TelemetryHook(Hook):
             context=set_span_in_context(trace.span, _nothing()),
             kind=kind or SpanKind.INTERNAL,
             attributes=attributes,
-            start_time=start_time or self.clock(),
+            start_time=self.clock() if start_time is None else start_time,
         )
         return span
 

@@ -92,8 +92,10 @@ class HttpFetcher:
     def _client(self) -> httpx.AsyncClient:
         # No connection is kept: one to the same address may have been opened, and its certificate checked, for another name.
         limits = httpx.Limits(max_keepalive_connections=0)
+        # The whole has a deadline already; half of it at most for one of several addresses.
+        timeout = httpx.Timeout(None, connect=self.timeout / 2)
         return httpx.AsyncClient(
-            trust_env=False, follow_redirects=False, timeout=self.timeout, limits=limits, transport=self.transport
+            trust_env=False, follow_redirects=False, timeout=timeout, limits=limits, transport=self.transport
         )
 
     async def _read(self, url: httpx.URL, response: httpx.Response) -> Page:

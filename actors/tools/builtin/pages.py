@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import re
-from html.parser import HTMLParser
+from html import unescape
 
 from ....protocol.messages import Frozen, Text
 
@@ -11,13 +12,25 @@ HTML = frozenset({"text/html", "application/xhtml+xml"})
 _TEXTUAL = re.compile(r"text/.+|application/(?:.+\+)?(?:json|xml|yaml|javascript)|application/(?:x-)?(?:ndjson|yaml|toml|sh)")
 _CHARSET = re.compile(rb"charset\s{0,4}=\s{0,4}[\"']?([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
 _SNIFFED_BYTES = 2_048
-_SKIPPED = frozenset({"script", "style", "noscript", "template", "svg", "iframe", "head"})
+_SKIPPED = frozenset({"noscript", "template", "svg", "iframe", "head"})  # and what _TOKEN leaves out by itself
 _BLOCKS = frozenset(
     {"address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "fieldset", "figcaption", "figure"}
     | {"footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol", "option", "p"}
     | {"pre", "section", "summary", "table", "tbody", "tfoot", "thead", "tr", "ul"}
 )
 _CELLS = frozenset({"td", "th"})
+_SPACES = re.compile(r"\s+")
+# Linear in the length of the source: what is looked at is consumed, or ends at the next "<".
+_TOKEN = re.compile(
+    r"""<!--.*?(?:-->|\Z)
+    | <(?P<raw>script|style)\b[^<>]*>.*?(?:</(?P=raw)\b[^<>]*>|\Z)
+    | <(?P<start>[a-z][^\s/<>]*)(?:[^<>"']|"[^"<]*"|'[^'<]*')*>
+    | </(?P<end>[a-z][^\s/<>]*)[^<>]*>
+    | <[!?/][^<>]*>
+    | (?P<text><?[^<]+|<)""",
+    re.DOTALL | re.IGNORECASE | re.VERBOSE,
+)
+_ODD_CODECS = frozenset({"idna", "punycode", "raw_unicode_escape", "undefined", "unicode_escape", "utf_7"})
 
 
 class Page(Frozen):
@@ -54,35 +67,42 @@ def read_html(source: str) -> tuple[str, str]:
     """Title and visible text of an HTML document; blocks become lines, table cells are separated by ``|``."""
     reader = _Reader()
     reader.feed(source)
-    reader.close()
     return _line("".join(reader.title)), _tidy("".join(reader.parts))
 
 
-class _Reader(HTMLParser):
+class _Reader:
+    """Reads tokens. Ours, because the standard library's parser takes quadratic time on pages made to hold it up."""
+
     def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
         self.title: list[str] = []
         self.parts: list[str] = []
         self._skipped: list[str] = []
         self._in_title = self._has_title = False
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def feed(self, source: str) -> None:
+        for token in _TOKEN.finditer(source):
+            kind = token.lastgroup
+            if kind == "text":
+                self._text(unescape(token[0]))
+            elif kind == "end":
+                self._end(token["end"].lower())
+            elif kind == "start":
+                self._start(token["start"].lower(), empty=token[0].endswith("/>"))
+
+    def _start(self, tag: str, empty: bool) -> None:
         if tag == "title" and "svg" not in self._skipped:
             self._in_title = not self._has_title
         elif tag == "body":
             self._skipped.clear()  # a head without its end
         elif tag in _SKIPPED:
-            self._skipped.append(tag)
+            if not empty:
+                self._skipped.append(tag)
         elif tag in _BLOCKS:
             self.parts.append("\n")
         elif tag in _CELLS:
             self.parts.append(" | ")
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in _SKIPPED:
-            self.handle_starttag(tag, attrs)
-
-    def handle_endtag(self, tag: str) -> None:
+    def _end(self, tag: str) -> None:
         if tag == "title" and self._in_title:
             self._in_title, self._has_title = False, True
         elif tag in self._skipped:
@@ -91,14 +111,11 @@ class _Reader(HTMLParser):
         elif tag in _BLOCKS:
             self.parts.append("\n")
 
-    def handle_data(self, data: str) -> None:
+    def _text(self, text: str) -> None:
         if self._in_title:
-            self.title.append(data)
+            self.title.append(text)
         elif not self._skipped:
-            self.parts.append(_SPACES.sub(" ", data))
-
-
-_SPACES = re.compile(r"\s+")
+            self.parts.append(_SPACES.sub(" ", text))
 
 
 def _line(text: str) -> str:
@@ -117,10 +134,10 @@ def _tidy(text: str) -> str:
 
 def _decode(body: bytes, charset: str | None) -> str:
     sniffed = _CHARSET.search(body[:_SNIFFED_BYTES])
-    for name in (charset, sniffed[1].decode() if sniffed else None, "utf-8"):
-        if name is not None:
-            try:
+    for name in (charset, sniffed[1].decode() if sniffed else None):
+        try:
+            if name is not None and codecs.lookup(name).name.replace("-", "_") not in _ODD_CODECS:
                 return body.decode(name, errors="replace")
-            except (LookupError, ValueError):  # no such encoding, or one that is not for text
-                continue
-    return ""
+        except (LookupError, ValueError):  # no such encoding, or one that is not for text
+            continue
+    return body.decode(errors="replace")

@@ -91,7 +91,7 @@ async def test_the_auxiliary_model_answers_where_it_is_asked_for() -> None:
     agent = Agent(ScriptedModel([text("main")]), auxiliary_model=ScriptedModel([text("side")]))
     actor, key = host(agent)
     assert said(await actor.think(ask(key, 0, ONE), Caller())) == "main"
-    assert said(await actor.think(ask(key, 0, ONE, auxiliary=True), Caller())) == "side"
+    assert said(await actor.think(ask(key, 0, ONE, role="auxiliary"), Caller())) == "side"
 
 
 async def test_what_is_not_a_reply_is_a_typed_error() -> None:
@@ -114,3 +114,40 @@ async def test_a_bad_provider_surfaces_at_the_first_call() -> None:
     actor, key = host(agent)
     with pytest.raises(ConfigurationError, match="nobody"):
         await actor.think(ask(key, 0, ONE), Caller())
+
+
+class KnowsNoFormat:
+    """Refuses keywords that it does not know, as a function of the user's does."""
+
+    def __init__(self, problem: str | None = None) -> None:
+        self.problem = problem
+
+    async def complete(self, messages: list[Message], tools: Any = None, *, seed: int = 0) -> ModelResponse:
+        if self.problem is not None:
+            raise TypeError(self.problem)
+        return text(f"seed {seed}")
+
+    async def stream(self, messages: list[Message], tools: Any = None, *, seed: int = 0) -> Any:
+        yield ModelChunk(content=f"seed {seed}")
+        yield ModelChunk(done=True, stop_reason="stop")
+        if self.problem is not None:
+            raise TypeError(self.problem)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_model_that_knows_no_response_format_is_called_without(stream: bool) -> None:
+    agent = Agent(KnowsNoFormat())
+    actor, key = host(agent)
+    wanted = {"response_format": {"type": "json_schema"}, "seed": 7}
+    assert said(await actor.think(ask(key, 0, ONE, model_kwargs=wanted, stream=stream), Caller())) == "seed 7"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_type_error_about_something_else_is_raised_and_nothing_is_said_twice(stream: bool) -> None:
+    agent = Agent(KnowsNoFormat("broken"))
+    actor, key = host(agent)
+    caller = Caller()
+    wanted = {"response_format": {"type": "json_schema"}}
+    with pytest.raises(TypeError, match=r"broken|response_format"):
+        await actor.think(ask(key, 0, ONE, model_kwargs=wanted, stream=stream), caller)
+    assert [chunk.content for chunk in caller.sent] == (["seed 0", None] if stream else [])

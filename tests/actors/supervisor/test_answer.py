@@ -161,6 +161,12 @@ async def test_held_text_is_released_only_when_it_was_accepted(runtime: Runtime)
     events = [event async for event in agent.run("go", stream_tokens=True)]
     streamed = "".join(event.content or "" for event in events if isinstance(event, ModelChunkEvent))
     assert streamed == "No, please."
+    turns = [tool_call("lookup", topic="x"), text("42, please.")]
+    turns[0] = turns[0].evolve(message=turns[0].message.evolve(content="Let me look."))
+    for drop, expected in ((False, "Let me look.42, please."), (True, "42, please.")):
+        looking = agent.with_settings(model=ScriptedModel(turns), tools=[lookup], hold_tool_step_text=drop)
+        events = [event async for event in looking.run("go", stream_tokens=True)]
+        assert "".join(event.content or "" for event in events if isinstance(event, ModelChunkEvent)) == expected
     replaced = agent.with_settings(model=ScriptedModel([text("No.")], loop=True), final_answer_fallback=fallback)
     events = [event async for event in replaced.run("go", stream_tokens=True)]
     chunks = [event.content for event in events if isinstance(event, ModelChunkEvent)]

@@ -150,3 +150,21 @@ async def test_a_childs_time_is_its_parents(runtime: Runtime) -> None:
     parent = Agent(ScriptedModel([tool_call("child", prompt="x"), text("never")]), [child.as_tool()], time_budget_seconds=0.5)
     result = await parent.arun("go")
     assert result.stop_reason == "time_budget"
+
+
+class Expensive(ScriptedModel):
+    prices = Prices(input_per_million=100.0, output_per_million=1_000.0)
+
+
+@pytest.mark.spec("STATE-43", "OURS-13")
+async def test_a_child_costs_what_its_own_model_costs(runtime: Runtime) -> None:
+    usage = Usage(prompt_tokens=1_000, completion_tokens=0)
+
+    def parent(child: ScriptedModel) -> Agent:
+        turns = [tool_call("child", prompt="x").evolve(usage=usage), text("ok", usage=usage)]
+        return Agent(Priced(turns), [Agent(child, name="child").as_tool()])
+
+    dear = await parent(Expensive([text("hi", usage=usage)])).arun("go")
+    assert dear.metrics.cost_usd == pytest.approx(2 * 0.001 + 0.1) and dear.metrics.total_tokens == 3_000
+    unpriced = await parent(ScriptedModel([text("hi", usage=usage)])).arun("go")
+    assert unpriced.metrics.cost_usd == pytest.approx(3 * 0.001), "at the parent's prices, where its own are not known"

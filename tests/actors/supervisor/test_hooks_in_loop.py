@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from umbel import Agent, Hook, Runtime, tool
+from umbel import Agent, GroundingConfig, GsarConfig, Hook, Message, ModelResponse, Runtime, tool
 from umbel.errors import RunFailed
 from umbel.events import CustomEvent, TerminateEvent, ToolStartEvent
 from umbel.testing import ScriptedModel, text, tool_call, tool_calls
@@ -235,3 +236,61 @@ async def test_hooks_see_the_call_that_ran_not_its_copies(runtime: Runtime, tmp_
     await Agent(ScriptedModel([twice, text("2")]), [add], hooks=[Recorder(log)]).arun("1 + 1 twice")
     lines = log.read_text().splitlines()
     assert lines.count("r:before_tool") == 2 and lines.count("r:after_tool 2") == 1
+
+
+class Verdicts:
+    """Judges everything as well founded, in both dialects."""
+
+    async def complete(self, messages: list[Message], tools: Any = None, **settings: Any) -> ModelResponse:
+        asked = messages[-1].content or ""
+        return text('{"status": "resolved", "claims": []}' if "Report:" in asked else "1: 1.0 - so")
+
+
+@pytest.mark.spec("HOOK-18", "OURS-1")
+async def test_judges_repairs_and_summaries_pass_the_model_hooks(runtime: Runtime, tmp_path: Path) -> None:
+    class Sum(BaseModel):
+        value: int
+
+    def asked(log: Path) -> int:
+        lines = log.read_text().splitlines()
+        assert lines.count("r:before_model") == lines.count("r:after_model")
+        return lines.count("r:before_model")
+
+    judged = tmp_path / "judged"
+    script = [tool_call("add", a=2, b=2), text("The sum of the two numbers is certainly four."), text('{"value": 4}')]
+    agent = Agent(
+        ScriptedModel(script),
+        [add],
+        hooks=[Recorder(judged)],
+        grounding=GroundingConfig(model=Verdicts()),
+        gsar=GsarConfig(judge=Verdicts()),
+        output_schema=Sum,
+    )
+    result = await agent.arun("2 + 2")
+    assert result.parsed_as(Sum).value == 4 and asked(judged) == result.metrics.model_calls == 5
+    summed = tmp_path / "summed"
+    stopped = await Agent(ScriptedModel(script), [add], hooks=[Recorder(summed)], max_iterations=1).arun("2 + 2")
+    assert stopped.stop_reason == "max_iterations" and asked(summed) == stopped.metrics.model_calls == 2
+    nudged = tmp_path / "nudged"
+    quiet = await Agent(ScriptedModel([text("")], loop=True), hooks=[Recorder(nudged)], max_empty_replies=1).arun("say")
+    assert quiet.stop_reason == "empty_reply" and asked(nudged) == quiet.metrics.model_calls == 3
+
+
+class Tenant(Hook):
+    """Looks at whose run it is."""
+
+    async def on_before_tool_call(self, event: Any) -> None:
+        token = event.ephemeral_metadata["token"]
+        event.secret_arguments = {"token": f"{event.run.metadata['tenant']}/{event.run.thread_id}/{len(token)}"}
+
+
+@pytest.mark.spec("HOOK-27", "API-20", "OURS-19", "HOOK-21")
+async def test_hooks_know_whose_run_it_is_and_its_ephemeral_metadata(runtime: Runtime, tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    model = ScriptedModel([tool_call("echo", words="hi"), text("ok")])
+    agent = Agent(model, [echo], hooks=[Tenant()], checkpointer=f"sqlite:///{path}")
+    result = await agent.arun("say", thread_id="t", metadata={"tenant": "acme"}, ephemeral={"token": "4711-secret"})
+    [done] = result.tool_executions
+    assert done.result == "hi with acme/t/11" and done.arguments == {"words": "hi"}
+    assert not [file for file in tmp_path.iterdir() if b"4711-secret" in file.read_bytes()]
+    assert "4711-secret" not in str(result.to_dict())

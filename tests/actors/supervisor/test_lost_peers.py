@@ -14,7 +14,7 @@ from umbel.errors import PeerLost
 from umbel.protocol.commands import ExecuteCall, StartRun, ThinkReply, ThinkRequest, ToolReply
 from umbel.protocol.messages import ToolResult
 from umbel.protocol.results import RunOutcome
-from umbel.testing import text, tool_call, validate_history
+from umbel.testing import text, tool_call, tool_calls, validate_history
 
 
 @tool
@@ -150,3 +150,12 @@ async def test_a_poisonous_call_does_not_spin() -> None:
     assert outcome.state is not None and outcome.state.tool_executions[0].code == "outcome_unknown"
     assert [message.role for message in outcome.state.messages] == ["system", "user", "assistant", "tool", "assistant"]
     assert isinstance(outcome.state.messages[0], Message)
+
+
+@pytest.mark.spec("LOOP-81")
+async def test_when_the_executor_fails_every_call_gets_its_error_and_the_turn_goes_on() -> None:
+    calls = tool_calls(("charge", {"order": "1"}), ("lookup", {"order": "2"}), ("charge", {"order": "3"}))
+    outcome, _ = await run(Agent(object(), [charge, lookup]), think_with(calls, text("ok")), Channel(lambda message: lost()))
+    assert (outcome.stop_reason, outcome.message) == ("complete", "ok") and outcome.state is not None
+    assert [done.code for done in outcome.state.tool_executions] == ["outcome_unknown"] * 3
+    validate_history(outcome.state.messages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from umbel import Agent, Runtime, ToolContext, tool
 from umbel.errors import NotPaused
 from umbel.events import InterruptEvent, TerminateEvent, ToolCompleteEvent, ToolStartEvent
-from umbel.testing import ScriptedModel, text, tool_call, tool_calls
+from umbel.testing import ScriptedModel, text, tool_call, tool_calls, validate_history
 
 
 @tool
@@ -141,3 +142,22 @@ async def test_a_resumed_call_announces_itself(runtime: Runtime) -> None:
     start, complete = events[:2]
     assert isinstance(start, ToolStartEvent) and isinstance(complete, ToolCompleteEvent)
     assert start.tool_call_id == complete.tool_call_id and complete.result == "booked Ritz"
+
+
+@tool
+async def hang(name: str) -> str:
+    """Never come back."""
+    await asyncio.sleep(600)
+    return name
+
+
+@pytest.mark.spec("OURS-2", "LOOP-90")
+async def test_a_question_may_stop_the_other_calls_of_its_batch(runtime: Runtime) -> None:
+    calls = tool_calls(("hang", {"name": "a"}), ("book", {"hotel": "Ritz"}), ("hang", {"name": "b"}))
+    agent = Agent(ScriptedModel([calls, text("All set.")]), [book, hang], on_interrupt="cancel")
+    paused = await agent.arun("Book the Ritz.")
+    assert [asked["question"] for asked in paused.interrupts] == ["Book Ritz?"]
+    assert [(done.tool_name, done.code) for done in paused.tool_executions] == [("hang", "cancelled")] * 2
+    result = await agent.aresume("yes")
+    assert result.message == "All set." and result.tool_executions[-1].result == "booked Ritz"
+    validate_history(result.messages)

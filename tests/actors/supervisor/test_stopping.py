@@ -196,7 +196,7 @@ async def test_partial_text_is_kept_and_marked(runtime: Runtime) -> None:
 
 
 @pytest.mark.case(8)
-@pytest.mark.spec("BUG-21", "BUG-22")
+@pytest.mark.spec("BUG-21", "BUG-22", "OURS-9")
 @pytest.mark.parametrize("reply", [text(""), text("   "), text("", stop_reason="unknown"), text("", stop_reason="length")])
 async def test_empty_replies_are_bounded(runtime: Runtime, reply: ModelResponse) -> None:
     result = await Agent(ScriptedModel([reply], loop=True)).arun("say something")
@@ -205,6 +205,7 @@ async def test_empty_replies_are_bounded(runtime: Runtime, reply: ModelResponse)
 
 
 @pytest.mark.case(9)
+@pytest.mark.spec("OURS-9")
 async def test_a_tool_calls_finish_without_calls_is_an_empty_reply(runtime: Runtime) -> None:
     reply = ModelResponse(message=Message.assistant(None), stop_reason="tool_calls")
     result = await Agent(ScriptedModel([reply], loop=True)).arun("go")
@@ -214,6 +215,7 @@ async def test_a_tool_calls_finish_without_calls_is_an_empty_reply(runtime: Runt
 
 
 @pytest.mark.case(10)
+@pytest.mark.spec("OURS-9")
 async def test_a_call_cut_by_the_token_limit_never_runs(runtime: Runtime, tmp_path: Path) -> None:
     log = tmp_path / "log"
 

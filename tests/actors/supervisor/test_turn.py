@@ -89,7 +89,7 @@ async def test_the_result_holds_conversation_executions_and_counts(runtime: Runt
     assert step.iteration == 1 and [call.name for call in step.tool_calls] == ["add"]
 
 
-@pytest.mark.spec("LOOP-80", "TOOL-22", "TOOL-25", "BUG-38")
+@pytest.mark.spec("LOOP-80", "LOOP-95", "TOOL-22", "TOOL-25", "BUG-38")
 @pytest.mark.case(5)
 async def test_a_failing_call_does_not_lose_its_siblings(runtime: Runtime, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
@@ -131,7 +131,7 @@ async def test_calls_of_one_reply_overlap(runtime: Runtime) -> None:
     assert [execution.result for execution in result.tool_executions] == ["0", "1", "2"]
 
 
-@pytest.mark.spec("EVT-28", "LOOP-84")
+@pytest.mark.spec("EVT-28", "LOOP-84", "TOOL-19")
 async def test_completion_order_reports_as_each_finishes(runtime: Runtime) -> None:
     script = [tool_calls(("slow", {"seconds": 0.3, "label": "late"}), ("slow", {"seconds": 0.0, "label": "early"})), text("ok")]
     for order, expected in (("completion", ["early", "late"]), ("sequential", ["late", "early"])):

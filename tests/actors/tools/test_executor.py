@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 import time
@@ -14,9 +15,11 @@ import pytest
 from umbel.actors.tools.context import ToolContext
 from umbel.actors.tools.decorator import Tool, tool
 from umbel.actors.tools.executor import ToolExecutorActor, unknown_tool_text
+from umbel.protocol.codec import to_json
 from umbel.protocol.commands import ExecuteCall, ToolProgress
 from umbel.protocol.errors import UnknownTool
-from umbel.protocol.messages import Frozen, ToolCall, ToolResult
+from umbel.protocol.messages import Frozen, Message, ToolCall, ToolResult
+from umbel.protocol.state import AgentState
 
 Open = Callable[..., "Bench"]
 
@@ -126,6 +129,20 @@ async def test_the_context_arrives(bench: Open, own_process: bool) -> None:
         "}",
         "]",
     ]
+
+
+@pytest.mark.spec("TOOL-12")
+@pytest.mark.parametrize("own_process", [False, True])
+async def test_the_state_of_the_run_arrives(bench: Open, own_process: bool) -> None:
+    @tool
+    def look(ctx: ToolContext) -> list[Any]:
+        return [ctx.confidence, [message.content for message in ctx.messages]]
+
+    state = to_json(AgentState(run_id="r", confidence=0.5, messages=(Message.user("do it"),)))
+    opened = bench(look, own_process=own_process)
+    for sent, seen in ((state, [0.5, ["do it"]]), (None, [None, []])):
+        message = ExecuteCall(run_id="r", definition="d", call=ToolCall(id="c", name="look"), state=sent)
+        assert json.loads((await opened.actor.execute(message, opened)).result.content) == seen
 
 
 @pytest.mark.spec("TOOL-22", "OURS-10")

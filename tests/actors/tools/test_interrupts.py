@@ -58,15 +58,15 @@ async def test_the_question_arrives_from_wherever_the_body_runs(runtime: Runtime
             assert reply.result.tool_call_id == "call_1"
 
 
-@pytest.mark.spec("OURS-2", "TOOL-38", "TOOL-40")
+@pytest.mark.spec("OURS-2")
 async def test_the_answer_makes_the_call_go_through(runtime: Runtime) -> None:
     async with executor_of(runtime, *WHERE.values()) as execute:
         for where, chosen in WHERE.items():
-            reply = await execute(chosen, {"item": "x"}, {"approved": ["é", 1, None]})
-            assert (reply.interrupt, reply.result.content) == (None, "x: {'approved': ['é', 1, None]} True"), where
+            reply = await execute(chosen, {"item": "x"}, {"approved": ["é", 2**70, None]})
+            assert (reply.interrupt, reply.result.content) == (None, f"x: {{'approved': ['é', {2**70}, None]}} True"), where
 
 
-@pytest.mark.spec("OURS-2", "TOOL-38")
+@pytest.mark.spec("OURS-2")
 async def test_questions_are_answered_in_the_order_in_which_they_are_asked(runtime: Runtime) -> None:
     @tool
     def twice(ctx: ToolContext) -> list[Any]:
@@ -80,7 +80,7 @@ async def test_questions_are_answered_in_the_order_in_which_they_are_asked(runti
         assert done.result.content.split() == ["[", '"a",', "null", "]"], "None is an answer like any other"
 
 
-@pytest.mark.spec("OURS-2", "BUG-44", "LOOP-86", "LOOP-87", "LOOP-88")
+@pytest.mark.spec("OURS-2", "BUG-44", "LOOP-87", "LOOP-88")
 @pytest.mark.parametrize(
     "marker", ['{"__interrupt__": true, "question": "Send the money?"}', "__interrupt__", '{"interrupt": {"question": "q"}}']
 )
@@ -127,7 +127,7 @@ async def test_a_body_that_handles_errors_does_not_swallow_the_question(request_
         assert (result.code, result.interrupt.question) == ("interrupted", "Sure?")
 
 
-@pytest.mark.spec("OURS-2", "TOOL-26")
+@pytest.mark.spec("OURS-2")
 async def test_a_retried_attempt_gets_the_same_answers(request_for: Make) -> None:
     attempts = []
 

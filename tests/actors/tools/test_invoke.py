@@ -21,7 +21,7 @@ from umbel.protocol.messages import Message, ToolCall
 Make = Callable[..., Any]
 
 
-@pytest.mark.spec("TOOL-14", "TOOL-15")
+@pytest.mark.spec("TOOL-14", "TOOL-15", "BUG-37", "LOOP-95")
 async def test_arguments_are_validated_and_coerced(request_for: Make) -> None:
     @tool
     async def add(a: int, b: int) -> int:
@@ -79,7 +79,7 @@ async def test_each_call_sees_its_own_context(kind: str) -> None:
     assert current_tool_context() is None
 
 
-@pytest.mark.spec("TOOL-22", "TOOL-25", "TOOL-14")
+@pytest.mark.spec("TOOL-22", "TOOL-25", "TOOL-14", "BUG-37")
 @pytest.mark.parametrize(
     "error", [ValueError("no\nmore"), TypeError("inside"), SystemExit(3), MemoryError(), asyncio.CancelledError()]
 )

@@ -82,7 +82,7 @@ TABLE: list[tuple[Any, dict[str, Any], Any, Any]] = [
 ]
 
 
-@pytest.mark.spec("TOOL-6", "TOOL-7", "TOOL-15", "OURS-16")
+@pytest.mark.spec("TOOL-6", "TOOL-7", "TOOL-15", "OURS-16", "BUG-45")
 @pytest.mark.parametrize(("annotation", "schema", "given", "typed"), TABLE, ids=[str(row[0]) for row in TABLE])
 def test_types(annotation: Any, schema: dict[str, Any], given: Any, typed: Any) -> None:
     def body(value):  # type: ignore[no-untyped-def]

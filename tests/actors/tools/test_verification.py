@@ -21,7 +21,7 @@ def ran(name: str, error: str | None = None, code: str | None = None, cached: bo
     return ToolExecution(tool_name=name, tool_call_id="c", error=error, code=code, idempotent_cache_hit=cached)
 
 
-@pytest.mark.spec("TOOL-33", "LOOP-94")
+@pytest.mark.spec("TOOL-33")
 def test_the_default_names() -> None:
     assert frozenset({"write_file", "write", "save", "create_file", "update_file"}) == WRITE_TOOLS
     assert frozenset({"run_command", "run_tests", "run", "execute", "pytest", "test"}) == VERIFICATION_TOOLS
@@ -61,7 +61,6 @@ def test_other_names() -> None:
     assert unverified_writes([ran("run")], write_tools={"run"}), "a tool that does both must be checked by another"
 
 
-@pytest.mark.spec("LOOP-94")
 def test_a_batch_with_a_write_is_due_a_reminder() -> None:
     assert wrote([ran("read_file"), ran("save", error="failed")])
     assert not wrote([ran("read_file"), ran("run_tests")])
@@ -69,7 +68,7 @@ def test_a_batch_with_a_write_is_due_a_reminder() -> None:
     assert "erify" in REMINDER
 
 
-@pytest.mark.spec("TOOL-32", "OURS-4")
+@pytest.mark.spec("TOOL-32")
 def test_a_blocked_completion_is_an_error_that_says_what_to_do() -> None:
     result = blocked(ToolCall(id="c1", name="task_complete"), {"smoke", "check"})
     assert (result.success, result.code, result.tool_call_id, result.name) == (False, UNVERIFIED, "c1", "task_complete")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -64,6 +65,17 @@ async def test_a_worker_is_reused_and_knows_its_context(pool: WorkerPool, reques
     assert str(os.getpid()) not in first.content
     assert (await pool.run(*request_for(add, a=1, b=2))).content == "3"
     assert len(pool.pids) == 1
+
+
+async def test_metadata_is_as_exact_as_json(pool: WorkerPool, request_for: Make) -> None:
+    @tool
+    def look(ctx: ToolContext) -> dict[str, Any]:
+        return dict(ctx.metadata)
+
+    each, call, context = request_for(look)
+    context.metadata = {"big": 2**70, "text": "é\U0001f600", "nested": {("a", 1): [None, 1.5]}, "other": Path("/x")}
+    seen = json.loads((await pool.run(each, call, context)).content)
+    assert seen == {"big": 2**70, "text": "é\U0001f600", "nested": {"('a', 1)": [None, 1.5]}, "other": "/x"}
 
 
 async def test_async_bodies_local_types_and_closures(pool: WorkerPool, request_for: Make) -> None:

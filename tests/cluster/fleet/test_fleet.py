@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from umbel.cluster.fleet import Backoff, Fleet, FleetInterrupted, Task
-from umbel.cluster.fleet import runner as runner_module
+from umbel.cluster.fleet import Backoff, Fleet, FleetInterrupted, Task, runner as runner_module
 from umbel.protocol.errors import (
     AuthenticationFailed,
     BadRequest,

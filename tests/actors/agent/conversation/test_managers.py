@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from umbel.actors.agent.conversation import (
     ConversationManager,
@@ -72,6 +71,7 @@ MANAGERS = st.one_of(
 
 @pytest.mark.spec("MEM-1")
 @pytest.mark.case(13)
+@settings(deadline=None)  # the machine may be busy
 @given(MANAGERS, histories())
 def test_whatever_is_sent_is_valid_and_keeps_what_matters(manager: ConversationManager, history: list[Message]) -> None:
     given = list(history)
@@ -81,11 +81,33 @@ def test_whatever_is_sent_is_valid_and_keeps_what_matters(manager: ConversationM
     assert history == given
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(MANAGERS, st.lists(st.sampled_from([Message.user("u"), Message.system("s"), calls("a", "b"), result("a"), result("x")])))
 def test_broken_conversations_are_repaired_not_refused(manager: ConversationManager, history: list[Message]) -> None:
     if not isinstance(manager, NullManager):
         request = manager.apply(history)
         assert paired(request) == request
+
+
+class LastTwo:
+    """Somebody's own manager, which knows nothing of calls and results."""
+
+    def apply(self, messages: Sequence[Message]) -> list[Message]:
+        return list(messages[-2:])
+
+
+class LastTwoLater(LastTwo):
+    async def aapply(self, messages: Sequence[Message]) -> list[Message]:
+        return [*messages[:2], *self.apply(messages)]
+
+
+@pytest.mark.spec("LOOP-43")
+@pytest.mark.case(13)
+async def test_what_another_manager_separates_is_dropped_and_its_async_form_is_preferred() -> None:
+    messages = [*work(0), calls("a", "b", text="looking"), result("a"), result("b"), Message.assistant("done")]
+    assert await manage(LastTwo(), messages) == messages[-1:]
+    assert await manage(LastTwo(), messages[:3]) == [Message.user("request"), Message.assistant("looking")]
+    assert await manage(LastTwoLater(), messages) == [*work(0), messages[-1]]
 
 
 @pytest.mark.spec("MEM-2")
@@ -269,7 +291,17 @@ class TestLLMCompactor:
             request = await compactor.aapply(work(turns))
             assert estimate_tokens(request) <= compactor.limit
             assert len(summaries(request)) == 1
+            assert compactor.apply(work(turns)) == request  # the sync form knows it by now
         assert len(summarise.asked) < 12
+
+    def test_clearing_moves_in_jumps(self) -> None:
+        compactor = LLMCompactor(4_000, tool_output_ttl=3, slide_step=4)
+        horizons = []
+        for turns in range(35, 60):
+            request = compactor.apply(work(turns))
+            assert summaries(request) == [] and len(request) == len(work(turns))
+            horizons.append(sum(one != other for one, other in zip(request, work(turns), strict=True)))
+        assert {later - earlier for earlier, later in pairwise(horizons)} == {0, 4}
 
     def test_cuts_move_in_jumps(self) -> None:
         compactor = LLMCompactor(2_000, head_turns=1, slide_step=4)
@@ -278,8 +310,8 @@ class TestLLMCompactor:
         assert 3 <= changes <= 10
 
 
-def test_managers_travel_without_what_they_remember() -> None:
-    manager = SummarizingManager(5, 1)
+@pytest.mark.parametrize("manager", [SummarizingManager(5, 1), LLMCompactor(1_000)])
+def test_managers_travel_without_what_they_remember(manager: SummarizingManager | LLMCompactor) -> None:
     fresh = pickle.dumps(manager)
     manager._summaries.keep(b"key", "text")
     assert pickle.dumps(manager) == fresh

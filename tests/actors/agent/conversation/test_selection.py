@@ -17,6 +17,7 @@ from umbel.actors.agent.conversation import (
     window_of,
 )
 from umbel.protocol.errors import ConfigurationError
+from umbel.protocol.messages import Message
 
 
 class Config(NamedTuple):
@@ -99,6 +100,10 @@ def test_an_unknown_window_has_a_sliding_one(iterations: int, size: int, step: i
 def test_an_unknown_window_is_said_once_a_model(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "umbel.conversation"):
         for name in ("unheard-of-1", "unheard-of-2", "unheard-of-1"):
-            choose(Config(), Model(name), None)
+            manager = choose(Config(), Model(name), None).manager
+            before = len(caplog.records)
+            manager.apply([Message.user("short")])
+            assert len(caplog.records) == before  # nothing was left out
+            manager.apply([Message.user(str(number)) for number in range(100)])
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2 and "unheard-of-1" in said[0] and "Agent(context_window=...)" in said[0]

@@ -10,8 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from umbel.actors.agent.models import OpenAICompatibleModel, collect
 from umbel.actors.agent.models.assembly import ReplyAssembly

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from umbel.actors.agent.models import catalogue
 from umbel.actors.agent.models.catalogue import (
     ModelFacts,
     Prices,
+    adopt,
     facts_of,
+    facts_to_carry,
     price_of,
     register_model,
     require_prices,
@@ -53,7 +56,7 @@ def test_every_row_of_the_table_is_found_by_its_own_name() -> None:
         ("anthropic:claude-sonnet-4-20250514", "anthropic", "claude-sonnet-4"),
         ("anthropic:claude-opus-4-1-20250805", "anthropic", "claude-opus-4-1"),
         ("anthropic:claude-3-5-sonnet-latest", "anthropic", "claude-3-5-sonnet"),
-        ("vertex:claude-sonnet-4-5@20250929", "anthropic", "claude-sonnet-4-5"),
+        ("claude-sonnet-4-5@20250929", "anthropic", "claude-sonnet-4-5"),
         ("gemini:gemini-2.5-flash-preview-09-2025", "google", "gemini-2.5-flash"),
         ("google:gemini-2.0-flash-001", "google", "gemini-2.0-flash"),
         ("openrouter:openai/gpt-4o", "openai", "gpt-4o"),
@@ -64,8 +67,6 @@ def test_every_row_of_the_table_is_found_by_its_own_name() -> None:
     ],
 )
 def test_dated_and_routed_names_are_the_model_they_name(given: str, provider: str, name: str) -> None:
-    if given.startswith("vertex"):
-        given = given.partition(":")[2]
     assert facts_of(given) == known(provider, name)
 
 
@@ -143,6 +144,17 @@ class TestRegistering:
             register_model("m", **values)
         with pytest.raises(ConfigurationError, match="name is empty"):
             register_model(" ", context_window=1)
+
+    def test_what_is_known_travels_to_other_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        register_model("own", input_price=1, output_price=2)
+        carried = pickle.loads(pickle.dumps(facts_to_carry(["corp:own-2026-01-01", "corp:unheard-of", Priced(None), object()])))
+        assert carried.keys() == {"corp:own-2026-01-01", "gpt-4o"}
+        monkeypatch.setattr(catalogue, "_registered", {})
+        assert price_of("corp:own-2026-01-01") is None
+        register_model("corp:own-2026-01-01", context_window=5)
+        adopt(carried)
+        assert facts_of("corp:own-2026-01-01") == ModelFacts(context_window=5, input_price=1, output_price=2)
+        assert facts_of("gpt-4o") == known("openai", "gpt-4o")
 
 
 class TestFile:

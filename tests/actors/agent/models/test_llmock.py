@@ -180,6 +180,7 @@ def _outage(llmock: Any) -> Any:
 )
 async def test_broken_streams(llmock: Any, make: Any, fault: str, cls: type[ModelError]) -> None:
     # After the first event nothing was handed on: tried again.
+    llmock.reply("word " * 4_000)  # too long to be sent to the end before the client hangs up
     getattr(llmock, fault)(after_chunks=1)
     assert (await ask(retrying(make()), True)).content
     assert len(llmock.requests) == 2

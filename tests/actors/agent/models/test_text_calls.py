@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from umbel.actors.agent.models import Recovery, recover
 from umbel.actors.agent.models.leaked_calls import FORMATS, check_formats, family_of, find_leak, formats_of
@@ -99,7 +98,7 @@ def named(found: Recovery | None) -> list[tuple[str, dict[str, Any]]] | None:
 # --- leaked markup ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("LOOP-54", "LOOP-55", "LOOP-57")
+@pytest.mark.spec("LOOP-55")
 @each
 def test_leaked_calls_are_found_behind_prose_which_is_kept(written: str) -> None:
     text = f"Let me look.\n\n{markup(written, ('weather', PARIS), ('now', {}))}"
@@ -148,7 +147,6 @@ def test_arguments_must_be_an_object(arguments: str) -> None:
     assert leaked("kimi", begin + call + end) is None
 
 
-@pytest.mark.spec("LOOP-54")
 @each
 def test_reasoning_is_read_only_when_the_body_is_empty(written: str) -> None:
     thought = f"I need the weather.\n{markup(written, ('weather', PARIS))}"
@@ -159,7 +157,6 @@ def test_reasoning_is_read_only_when_the_body_is_empty(written: str) -> None:
     assert leaked(written, "It is sunny.", thought) is None
 
 
-@pytest.mark.spec("LOOP-58")
 @each
 @pytest.mark.parametrize("prose", ["Let me look.", ""])
 def test_an_unfinished_block_is_cut_back_to_its_prose(written: str, prose: str) -> None:
@@ -170,7 +167,6 @@ def test_an_unfinished_block_is_cut_back_to_its_prose(written: str, prose: str) 
         assert found == Recovery((), prose or None, unfinished=True), whole[:length]
 
 
-@pytest.mark.spec("LOOP-58")
 @each
 def test_a_whole_call_before_an_unfinished_one_is_not_run(written: str) -> None:
     second = markup(written, ("weather", PARIS)).rstrip()[:-2]
@@ -247,7 +243,7 @@ def generic(text: str) -> Recovery | None:
     return recover(text, None, TOOLS, (), generic=True)
 
 
-@pytest.mark.spec("LOOP-56", "LOOP-57")
+@pytest.mark.spec("LOOP-56")
 @pytest.mark.parametrize(
     "text",
     [
@@ -308,7 +304,6 @@ def test_everything_else_is_an_answer(text: str) -> None:
     assert generic(text) is None
 
 
-@pytest.mark.spec("LOOP-54")
 def test_leaked_markup_goes_before_generic_calls() -> None:
     found = recover(f"So:\n{hermes('now', {})}", None, TOOLS, ["hermes"], generic=True)
     assert found is not None
@@ -349,10 +344,24 @@ def test_whatever_is_found_would_be_taken_by_a_tool(text: str, in_reasoning: boo
 
 @pytest.mark.parametrize("fragment", FRAGMENTS)
 def test_repetition_does_not_blow_up(fragment: str) -> None:
-    """A megabyte of each fragment; a scan that starts over at every one would run into the time limit of the test."""
+    """A megabyte of each fragment."""
     text = fragment * (1_000_000 // len(fragment))
     assert not (recover(text, None, TOOLS, FORMATS, True) or Recovery()).calls
     assert find_leak(text + " prose", FORMATS, Offers(TOOLS)) is None
+
+
+def test_many_openings_are_not_all_tried() -> None:
+    """Several megabytes: a scan that looks at the whole text for each would run into the time limit of the test."""
+    assert find_leak("<tool_call>" * 400_000, ["hermes"], Offers(TOOLS)) is None
+
+
+@pytest.mark.parametrize("written", ["hermes", "kimi"])
+def test_a_flood_of_calls_is_not_run(written: str) -> None:
+    found = leaked(written, markup(written, *[("now", {})] * 99))
+    assert found is not None
+    assert len(found.calls) == 99
+    assert leaked(written, markup(written, *[("now", {})] * 100)) is None
+    assert leaked(written, markup(written, *[("now", {})] * 150)) is None
 
 
 @pytest.mark.parametrize("depth", [200, 100_000])

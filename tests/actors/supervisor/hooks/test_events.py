@@ -35,7 +35,7 @@ FIELDS: dict[type[HookEvent], tuple[set[str], set[str]]] = {
     BeforeModelCall: ({"messages"}, {"tools", "run"}),
     AfterModelCall: ({"retry", "retry_feedback", "response"}, {"messages", "run"}),
     BeforeToolCall: ({"arguments", "secret_arguments", "cancel"}, {"tool_name", "tool_call_id", "run"}),
-    AfterToolCall: ({"retry", "result"}, {"tool_name", "tool_call_id", "arguments", "error", "run"}),
+    AfterToolCall: ({"retry", "result"}, {"tool_name", "tool_call_id", "arguments", "error", "duration_ms", "run"}),
     BeforeCompaction: ({"instructions", "cancel"}, {"messages", "tokens", "threshold", "context_window", "iteration", "run"}),
 }
 

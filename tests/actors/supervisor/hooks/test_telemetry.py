@@ -233,6 +233,41 @@ async def test_calls_that_no_after_hook_is_called_for_end_as_they_were_recorded(
     assert attributes(span)["umbel.tool.cache_hit"] is False
 
 
+async def test_what_is_current_in_the_supervisors_task_is_no_parent(told: Telemetry) -> None:
+    stranger = TracerProvider(shutdown_on_exit=False).get_tracer("stranger")
+    with stranger.start_as_current_span("of another run"):
+        await TinyLoop([told.hook], [tool_call("add"), text("done")], add=lambda: "1").run("go")
+    root = told.span("invoke_agent")
+    assert root.parent is None
+    assert {parent_of(span) for span in told.spans() if span is not root} == {context_of(root)[1]}
+
+
+async def test_a_model_call_without_a_reply_ends_when_the_next_one_begins(told: Telemetry) -> None:
+    run = RunInfo(run_id="r1")
+    state = await told.hook.on_before_invocation("go", AgentState(run_id="r1"))
+    for _ in range(2):
+        await told.hook.on_before_model_call(BeforeModelCall(messages=(), run=run))
+    await told.hook.on_after_model_call(AfterModelCall(response=text("hi"), run=run))
+    await told.hook.on_after_invocation(state, True)
+    failed, good = told.spans("chat")
+    assert attributes(failed)["error.type"] == "unfinished" and failed.status.status_code is StatusCode.ERROR
+    assert good.status.status_code is StatusCode.UNSET
+
+
+async def test_a_call_takes_as_long_as_its_body_whatever_it_waits_for_afterwards() -> None:
+    times = iter([0, 1_000_000_000, 9_000_000_000, 10_000_000_000])
+    told = Telemetry(clock=lambda: next(times))
+    run = RunInfo(run_id="r1")
+    state = await told.hook.on_before_invocation("go", AgentState(run_id="r1"))
+    await told.hook.on_before_tool_call(BeforeToolCall(tool_name="add", run=run))
+    await told.hook.on_after_tool_call(AfterToolCall(tool_name="add", result="1", duration_ms=2_500, run=run))
+    await told.hook.on_after_invocation(state, True)
+    span = told.span("execute_tool")
+    assert (span.start_time, span.end_time) == (1_000_000_000, 3_500_000_000)
+    assert told.metric("umbel.tool.duration")[0].sum == 2.5
+    assert told.metric("umbel.invocation.duration")[0].sum == 10.0
+
+
 async def test_open_spans_end_with_the_run(told: Telemetry) -> None:
     run = RunInfo(run_id="r1")
     state = await told.hook.on_before_invocation("go", AgentState(run_id="r1"))

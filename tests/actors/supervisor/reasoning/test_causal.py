@@ -5,8 +5,7 @@ from itertools import pairwise
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from umbel.actors.supervisor.reasoning.causal import CausalChain, Conflict, NodeType, Relationship
 from umbel.protocol.errors import ConfigurationError

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from umbel.actors.supervisor.reasoning.grounding import GroundingVerdict, find_claims, judge, read_scores
 from umbel.protocol.errors import JudgeFailed, ModelTimeout

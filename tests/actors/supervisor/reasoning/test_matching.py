@@ -3,8 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from umbel.actors.supervisor.reasoning.grounding import GroundingVerdict
 from umbel.actors.supervisor.reasoning.matching import STOP_WORDS, judge_by_rule, match

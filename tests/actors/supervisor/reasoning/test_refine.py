@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from umbel.actors.supervisor.reasoning.gsar import Judgement
 from umbel.actors.supervisor.reasoning.refine import Refinement, refine

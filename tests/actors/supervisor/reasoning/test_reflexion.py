@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from umbel.actors.supervisor.reasoning.reflexion import REPLAN_REQUEST, Reflection, Reflector
 from umbel.protocol.messages import ToolCall, ToolResult

@@ -10,8 +10,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from umbel import get_today_date
 from umbel.actors.tools.builtin.dates import calendar_of, last_day, local_now, today_tool

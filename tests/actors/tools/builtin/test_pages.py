@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from umbel.actors.tools.builtin.pages import is_readable, read_html, read_page
 
@@ -42,6 +41,21 @@ def test_broken_documents(source: str, text: str) -> None:
     assert read_html(source)[1].replace("\n\n", "\n") == text.replace("\n\n", "\n")
 
 
+def test_quoted_marks_in_attributes() -> None:
+    assert read_html('<p title="a>b" onclick=\'x>y\'>text<br/>more<i data-x="1">!</i>')[1] == "text\nmore!"
+    assert read_html("<SCRIPT>a</SCRIPT >b<Style>c</style>d<?php e ?>f<!DOCTYPE g>h")[1] == "bdfh"
+    assert read_html("1 < 2 &amp;&lt; 3 <unclosed")[1] == "1 < 2 &< 3 <unclosed"
+
+
+@pytest.mark.parametrize(
+    "piece", ["<!--", "<a ", '<a x="', "</a", "<!", "<script>", "</script", "<svg>", "&#", "<style></style"]
+)
+def test_pages_made_to_hold_a_reader_up(piece: str) -> None:
+    size = 1_000_000  # a quadratic reader would need minutes
+    title, text = read_html(piece * (size // len(piece)))
+    assert len(title) + len(text) <= size
+
+
 @given(st.text(alphabet="<>/!-abp&;#x \n\"'=", max_size=60))
 def test_any_text_is_read(source: str) -> None:
     title, text = read_html(source)
@@ -57,6 +71,8 @@ def test_any_text_is_read(source: str) -> None:
         (b"\xff\xfe ok", None, "\ufffd\ufffd ok"),
         (b'<meta charset="windows-1251"><p>' + "да".encode("cp1251"), None, "да"),
         (b"x", "base64", "x"),  # an encoding, but not one of text
+        (b"+AGE- x", "utf-7", "+AGE- x"),  # one that hides text
+        (b"a-b", "punycode", "a-b"),  # one that takes quadratic time
     ],
 )
 def test_encodings(body: bytes, charset: str | None, text: str) -> None:
