@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from .actors.agent.conversation.manager import ConversationManager as ConversationManager, NullManager as NullManager
     from .actors.agent.conversation.summarizing import SummarizingManager as SummarizingManager
     from .actors.agent.conversation.window import SlidingWindow as SlidingWindow
-    from .actors.agent.models.catalogue import ModelFacts as ModelFacts, Prices as Prices, facts_of as facts_of, price_of as price_of, register_model as register_model
+    from .actors.agent.models.catalogue import (
+        ModelFacts as ModelFacts,
+        Prices as Prices,
+        facts_of as facts_of,
+        price_of as price_of,
+        register_model as register_model,
+    )
     from .actors.agent.models.failover import FailoverModel as FailoverModel
     from .actors.agent.models.registry import register_provider as register_provider
     from .actors.agent.models.retry import RetryPolicy as RetryPolicy
@@ -34,7 +40,11 @@ if TYPE_CHECKING:
     from .actors.supervisor.hooks.registry import HookRegistry as HookRegistry
     from .actors.supervisor.hooks.steering import SteeringHook as SteeringHook
     from .actors.supervisor.hooks.telemetry import TelemetryHook as TelemetryHook
-    from .actors.supervisor.reasoning.causal import CausalChain as CausalChain, CausalEdge as CausalEdge, CausalNode as CausalNode
+    from .actors.supervisor.reasoning.causal import (
+        CausalChain as CausalChain,
+        CausalEdge as CausalEdge,
+        CausalNode as CausalNode,
+    )
     from .actors.task_tool import SubagentSpec as SubagentSpec, task_tool as task_tool
     from .actors.tools.builtin.completion import task_complete as task_complete
     from .actors.tools.builtin.dates import get_today_date as get_today_date
@@ -47,17 +57,121 @@ if TYPE_CHECKING:
     from .actors.tools.decorator import Tool as Tool, tool as tool
     from .actors.tools.interrupt import Interrupt as Interrupt
     from .actors.tools.output import ToolOutput as ToolOutput
-    from .actors.tools.result_store import DirectoryResultStore as DirectoryResultStore, MemoryResultStore as MemoryResultStore, ResultStore as ResultStore, StoredResults as StoredResults
+    from .actors.tools.result_store import (
+        DirectoryResultStore as DirectoryResultStore,
+        MemoryResultStore as MemoryResultStore,
+        ResultStore as ResultStore,
+        StoredResults as StoredResults,
+    )
     from .cluster.fleet import Fleet as Fleet, FleetReport as FleetReport
     from .cluster.runtime import Runtime as Runtime
     from .protocol.config import AgentConfig as AgentConfig, Placement as Placement, Topology as Topology
-    from .protocol.errors import ActorError as ActorError, AuthenticationFailed as AuthenticationFailed, BadRequest as BadRequest, CheckpointConflict as CheckpointConflict, CheckpointError as CheckpointError, ConfigurationError as ConfigurationError, ContextOverflow as ContextOverflow, DeadlineExceeded as DeadlineExceeded, DecodeError as DecodeError, DefinitionError as DefinitionError, FetchRefused as FetchRefused, GsarRejected as GsarRejected, GuardrailViolation as GuardrailViolation, InvalidArguments as InvalidArguments, JudgeFailed as JudgeFailed, MalformedResponse as MalformedResponse, MessageTooLarge as MessageTooLarge, MissingExtra as MissingExtra, ModelConnectionError as ModelConnectionError, ModelError as ModelError, ModelServerError as ModelServerError, ModelTimeout as ModelTimeout, NotStorable as NotStorable, OutcomeUnknown as OutcomeUnknown, Overloaded as Overloaded, PeerLost as PeerLost, ProtocolError as ProtocolError, RateLimited as RateLimited, RemoteError as RemoteError, RequestCancelled as RequestCancelled, RunError as RunError, RunFailed as RunFailed, RunLost as RunLost, RuntimeClosed as RuntimeClosed, SchemaVersionError as SchemaVersionError, StaleEpoch as StaleEpoch, StoreUnavailable as StoreUnavailable, ThreadBusy as ThreadBusy, ToolCrashed as ToolCrashed, ToolError as ToolError, ToolTimeout as ToolTimeout, UmbelError as UmbelError, UnknownKind as UnknownKind, UnknownTask as UnknownTask, UnknownTool as UnknownTool
-    from .protocol.events import CausalEdgeEvent as CausalEdgeEvent, CausalNodeEvent as CausalNodeEvent, CompactionEvent as CompactionEvent, CustomEvent as CustomEvent, Event as Event, FinalAnswerVerificationEvent as FinalAnswerVerificationEvent, GraphStreamEvent as GraphStreamEvent, GroundingEvent as GroundingEvent, HandoffEvent as HandoffEvent, InterruptEvent as InterruptEvent, ModelChunkEvent as ModelChunkEvent, ModelCompleteEvent as ModelCompleteEvent, ModelRetryEvent as ModelRetryEvent, OrchestratorDecisionEvent as OrchestratorDecisionEvent, ReflectEvent as ReflectEvent, RunLostEvent as RunLostEvent, SpecialistCompleteEvent as SpecialistCompleteEvent, SpecialistStartEvent as SpecialistStartEvent, SubagentEvent as SubagentEvent, TerminateEvent as TerminateEvent, ThinkEvent as ThinkEvent, ToolCompleteEvent as ToolCompleteEvent, ToolProgressEvent as ToolProgressEvent, ToolStartEvent as ToolStartEvent
-    from .protocol.messages import InterruptRequest as InterruptRequest, Message as Message, ModelChunk as ModelChunk, ModelResponse as ModelResponse, ToolCall as ToolCall, ToolResult as ToolResult, Usage as Usage
-    from .protocol.reasoning import GroundingConfig as GroundingConfig, GsarConfig as GsarConfig, ReflexionConfig as ReflexionConfig
+    from .protocol.errors import (
+        ActorError as ActorError,
+        AuthenticationFailed as AuthenticationFailed,
+        BadRequest as BadRequest,
+        CheckpointConflict as CheckpointConflict,
+        CheckpointError as CheckpointError,
+        ConfigurationError as ConfigurationError,
+        ContextOverflow as ContextOverflow,
+        DeadlineExceeded as DeadlineExceeded,
+        DecodeError as DecodeError,
+        DefinitionError as DefinitionError,
+        FetchRefused as FetchRefused,
+        GsarRejected as GsarRejected,
+        GuardrailViolation as GuardrailViolation,
+        InvalidArguments as InvalidArguments,
+        JudgeFailed as JudgeFailed,
+        MalformedResponse as MalformedResponse,
+        MessageTooLarge as MessageTooLarge,
+        MissingExtra as MissingExtra,
+        ModelConnectionError as ModelConnectionError,
+        ModelError as ModelError,
+        ModelServerError as ModelServerError,
+        ModelTimeout as ModelTimeout,
+        NotStorable as NotStorable,
+        OutcomeUnknown as OutcomeUnknown,
+        Overloaded as Overloaded,
+        PeerLost as PeerLost,
+        ProtocolError as ProtocolError,
+        RateLimited as RateLimited,
+        RemoteError as RemoteError,
+        RequestCancelled as RequestCancelled,
+        RunError as RunError,
+        RunFailed as RunFailed,
+        RunLost as RunLost,
+        RuntimeClosed as RuntimeClosed,
+        SchemaVersionError as SchemaVersionError,
+        StaleEpoch as StaleEpoch,
+        StoreUnavailable as StoreUnavailable,
+        ThreadBusy as ThreadBusy,
+        ToolCrashed as ToolCrashed,
+        ToolError as ToolError,
+        ToolTimeout as ToolTimeout,
+        UmbelError as UmbelError,
+        UnknownKind as UnknownKind,
+        UnknownTask as UnknownTask,
+        UnknownTool as UnknownTool,
+    )
+    from .protocol.events import (
+        CausalEdgeEvent as CausalEdgeEvent,
+        CausalNodeEvent as CausalNodeEvent,
+        CompactionEvent as CompactionEvent,
+        CustomEvent as CustomEvent,
+        Event as Event,
+        FinalAnswerVerificationEvent as FinalAnswerVerificationEvent,
+        GraphStreamEvent as GraphStreamEvent,
+        GroundingEvent as GroundingEvent,
+        HandoffEvent as HandoffEvent,
+        InterruptEvent as InterruptEvent,
+        ModelChunkEvent as ModelChunkEvent,
+        ModelCompleteEvent as ModelCompleteEvent,
+        ModelRetryEvent as ModelRetryEvent,
+        OrchestratorDecisionEvent as OrchestratorDecisionEvent,
+        ReflectEvent as ReflectEvent,
+        RunLostEvent as RunLostEvent,
+        SpecialistCompleteEvent as SpecialistCompleteEvent,
+        SpecialistStartEvent as SpecialistStartEvent,
+        SubagentEvent as SubagentEvent,
+        TerminateEvent as TerminateEvent,
+        ThinkEvent as ThinkEvent,
+        ToolCompleteEvent as ToolCompleteEvent,
+        ToolProgressEvent as ToolProgressEvent,
+        ToolStartEvent as ToolStartEvent,
+    )
+    from .protocol.messages import (
+        InterruptRequest as InterruptRequest,
+        Message as Message,
+        ModelChunk as ModelChunk,
+        ModelResponse as ModelResponse,
+        ToolCall as ToolCall,
+        ToolResult as ToolResult,
+        Usage as Usage,
+    )
+    from .protocol.reasoning import (
+        GroundingConfig as GroundingConfig,
+        GsarConfig as GsarConfig,
+        ReflexionConfig as ReflexionConfig,
+    )
     from .protocol.results import AgentResult as AgentResult, Metrics as Metrics, SubagentResult as SubagentResult
     from .protocol.state import AgentState as AgentState, ReasoningStep as ReasoningStep, ToolExecution as ToolExecution
-    from .protocol.termination import And as And, ConfidenceMet as ConfidenceMet, CostLimit as CostLimit, CustomCondition as CustomCondition, MaxIterations as MaxIterations, NoToolCalls as NoToolCalls, Not as Not, Or as Or, TerminationCondition as TerminationCondition, TextMention as TextMention, TimeLimit as TimeLimit, TokenLimit as TokenLimit, ToolCallCount as ToolCallCount, ToolCalled as ToolCalled, Verdict as Verdict
+    from .protocol.termination import (
+        And as And,
+        ConfidenceMet as ConfidenceMet,
+        CostLimit as CostLimit,
+        CustomCondition as CustomCondition,
+        MaxIterations as MaxIterations,
+        Not as Not,
+        NoToolCalls as NoToolCalls,
+        Or as Or,
+        TerminationCondition as TerminationCondition,
+        TextMention as TextMention,
+        TimeLimit as TimeLimit,
+        TokenLimit as TokenLimit,
+        ToolCallCount as ToolCallCount,
+        ToolCalled as ToolCalled,
+        Verdict as Verdict,
+    )
 
 _HOMES = {
     "actors.agent.conversation.budgets": ("CompactionConfig",),
@@ -100,13 +214,100 @@ _HOMES = {
     "cluster.fleet": ("Fleet", "FleetReport"),
     "cluster.runtime": ("Runtime",),
     "protocol.config": ("AgentConfig", "Placement", "Topology"),
-    "protocol.errors": ("ActorError", "AuthenticationFailed", "BadRequest", "CheckpointConflict", "CheckpointError", "ConfigurationError", "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "FetchRefused", "GsarRejected", "GuardrailViolation", "InvalidArguments", "JudgeFailed", "MalformedResponse", "MessageTooLarge", "MissingExtra", "ModelConnectionError", "ModelError", "ModelServerError", "ModelTimeout", "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost", "ProtocolError", "RateLimited", "RemoteError", "RequestCancelled", "RunError", "RunFailed", "RunLost", "RuntimeClosed", "SchemaVersionError", "StaleEpoch", "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout", "UmbelError", "UnknownKind", "UnknownTask", "UnknownTool"),
-    "protocol.events": ("CausalEdgeEvent", "CausalNodeEvent", "CompactionEvent", "CustomEvent", "Event", "FinalAnswerVerificationEvent", "GraphStreamEvent", "GroundingEvent", "HandoffEvent", "InterruptEvent", "ModelChunkEvent", "ModelCompleteEvent", "ModelRetryEvent", "OrchestratorDecisionEvent", "ReflectEvent", "RunLostEvent", "SpecialistCompleteEvent", "SpecialistStartEvent", "SubagentEvent", "TerminateEvent", "ThinkEvent", "ToolCompleteEvent", "ToolProgressEvent", "ToolStartEvent"),
+    "protocol.errors": (
+        "ActorError",
+        "AuthenticationFailed",
+        "BadRequest",
+        "CheckpointConflict",
+        "CheckpointError",
+        "ConfigurationError",
+        "ContextOverflow",
+        "DeadlineExceeded",
+        "DecodeError",
+        "DefinitionError",
+        "FetchRefused",
+        "GsarRejected",
+        "GuardrailViolation",
+        "InvalidArguments",
+        "JudgeFailed",
+        "MalformedResponse",
+        "MessageTooLarge",
+        "MissingExtra",
+        "ModelConnectionError",
+        "ModelError",
+        "ModelServerError",
+        "ModelTimeout",
+        "NotStorable",
+        "OutcomeUnknown",
+        "Overloaded",
+        "PeerLost",
+        "ProtocolError",
+        "RateLimited",
+        "RemoteError",
+        "RequestCancelled",
+        "RunError",
+        "RunFailed",
+        "RunLost",
+        "RuntimeClosed",
+        "SchemaVersionError",
+        "StaleEpoch",
+        "StoreUnavailable",
+        "ThreadBusy",
+        "ToolCrashed",
+        "ToolError",
+        "ToolTimeout",
+        "UmbelError",
+        "UnknownKind",
+        "UnknownTask",
+        "UnknownTool",
+    ),
+    "protocol.events": (
+        "CausalEdgeEvent",
+        "CausalNodeEvent",
+        "CompactionEvent",
+        "CustomEvent",
+        "Event",
+        "FinalAnswerVerificationEvent",
+        "GraphStreamEvent",
+        "GroundingEvent",
+        "HandoffEvent",
+        "InterruptEvent",
+        "ModelChunkEvent",
+        "ModelCompleteEvent",
+        "ModelRetryEvent",
+        "OrchestratorDecisionEvent",
+        "ReflectEvent",
+        "RunLostEvent",
+        "SpecialistCompleteEvent",
+        "SpecialistStartEvent",
+        "SubagentEvent",
+        "TerminateEvent",
+        "ThinkEvent",
+        "ToolCompleteEvent",
+        "ToolProgressEvent",
+        "ToolStartEvent",
+    ),
     "protocol.messages": ("InterruptRequest", "Message", "ModelChunk", "ModelResponse", "ToolCall", "ToolResult", "Usage"),
     "protocol.reasoning": ("GroundingConfig", "GsarConfig", "ReflexionConfig"),
     "protocol.results": ("AgentResult", "Metrics", "SubagentResult"),
     "protocol.state": ("AgentState", "ReasoningStep", "ToolExecution"),
-    "protocol.termination": ("And", "ConfidenceMet", "CostLimit", "CustomCondition", "MaxIterations", "NoToolCalls", "Not", "Or", "TerminationCondition", "TextMention", "TimeLimit", "TokenLimit", "ToolCallCount", "ToolCalled", "Verdict"),
+    "protocol.termination": (
+        "And",
+        "ConfidenceMet",
+        "CostLimit",
+        "CustomCondition",
+        "MaxIterations",
+        "NoToolCalls",
+        "Not",
+        "Or",
+        "TerminationCondition",
+        "TextMention",
+        "TimeLimit",
+        "TokenLimit",
+        "ToolCallCount",
+        "ToolCalled",
+        "Verdict",
+    ),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _NEED_A_RUNTIME = frozenset({"Agent", "Fleet", "Runnable"})

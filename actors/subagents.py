@@ -8,7 +8,7 @@ from typing import Any
 from ..protocol.config import DEFAULT_SYSTEM_PROMPT
 from ..protocol.errors import ConfigurationError
 from ..protocol.results import SubagentResult
-from .agent_definition import Agent
+from .agent_definition import Agent, outcome_of
 from .runnable import current_runtime
 from .tools.context import current_tool_context
 
@@ -60,19 +60,13 @@ async def run_subagent(
         return await context.run_subagent(agent, prompt, on_event=on_event, resumable=resumable, task_id=task_id)
     if resumable or task_id is not None:
         raise ConfigurationError("a subagent that can be resumed lives in its parent's run: start it in a tool's body")
-    return await _run_alone(agent, prompt, on_event)
+    return await outcome_of(agent.with_settings(callback_handler=on_event) if on_event is not None else agent, prompt)
 
 
 def run_subagent_sync(prompt: str, **options: Any) -> SubagentResult:
     """:func:`run_subagent` for sync code, in a tool's body or elsewhere."""
     runtime = current_runtime()
     return runtime.run_sync(run_subagent(prompt, **options))
-
-
-async def _run_alone(agent: Agent, prompt: str, on_event: Callable[[Any], Any] | None) -> SubagentResult:
-    watched = agent.with_settings(callback_handler=on_event) if on_event is not None else agent
-    result = await watched.arun(prompt, full=False)
-    return SubagentResult.of(result.outcome, agent.label)
 
 
 __all__ = ["run_subagent", "run_subagent_sync"]

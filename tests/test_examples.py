@@ -98,8 +98,11 @@ def run(name: str, folder: Path, *options: str, **environment: str) -> tuple[int
     return done.returncode, [line.rstrip() for line in done.stdout.splitlines()], done.stderr
 
 
-def test_every_example_is_here() -> None:
-    assert sorted(PRINTS) == sorted(script.stem for script in EXAMPLES.glob("*.py"))
+def test_every_example_is_here_and_in_the_readme() -> None:
+    scripts = sorted(script.name for script in EXAMPLES.glob("*.py"))
+    assert scripts == sorted(f"{name}.py" for name in PRINTS)
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    assert [script for script in scripts if f"| `{script}` |" not in readme] == []
 
 
 @pytest.mark.parametrize("name", sorted(PRINTS))

@@ -40,7 +40,8 @@ async def call_agent(run: Run, slot: Slot) -> ToolResult:
             full=False,
             **resumed(slot),
         )
-        return concluded(run, slot, await child_outcome(run, slot, subordinate(run, request, lease)))
+        announce(run, slot)
+        return concluded(run, slot, await child_outcome(run, call, subordinate(run, request, lease)))
     finally:
         purse_of(run).give_back(lease)
 
@@ -49,7 +50,7 @@ def subordinate(run: Run, request: StartRun, lease: Lease) -> StartRun:
     """The request as that of a child: its parent's metadata, limits and depth, and events where anyone wants them."""
     limits = [seconds for seconds in (lease.seconds, request.timeout) if seconds is not None]
     return request.evolve(
-        metadata={**run.request.metadata, **request.metadata, **child_metadata(run.state.metadata)},
+        metadata={**run.request.metadata, **child_metadata(run.state.metadata), **request.metadata},
         ephemeral={**run.request.ephemeral, **request.ephemeral},
         events=run.watched or request.events,
         timeout=min(limits, default=None),
@@ -86,8 +87,6 @@ async def child_outcome(
 
     def heard(event: Any) -> None:
         if isinstance(event, Event):
-            announce(run, slot)
-            call = slot.call
             run.emit(SubagentEvent, tool_call_id=call.id, tool_name=call.name, task_id=task_id, event=event)
             if told is not None:
                 told(event)

@@ -16,7 +16,7 @@ from .pause import listed, tell_pause
 from .reasoning.gsar import assess
 from .recover import found_in
 from .run import Run, cost
-from .structured import Parsed, parse_or_repair
+from .structured import Parsed, is_answer, parse_or_repair
 from .think import call_model, judge
 from .thread import close_open_calls, save
 
@@ -37,10 +37,10 @@ async def terminate(run: Run, reason: str, error: Exception | None = None) -> Ru
     if error is None:
         try:
             message = await final_text(run, reason)
-            if normalise_stop_reason(reason) in SUCCESSFUL:
-                parsed = await structured(run, message) if run.config.output_schema is not None else None
-                if run.agent.gsar is not None and message:
-                    await weigh(run, message)
+            if run.config.output_schema is not None:
+                parsed = await structured(run, reason, message)
+            if run.agent.gsar is not None and message and normalise_stop_reason(reason) in SUCCESSFUL:
+                await weigh(run, message)
         except Exception as caught:  # noqa: BLE001 - a summary, a repair and a judge are model calls like any other
             reason, error = "error", caught
     if parsed is not None and parsed.error is None:
@@ -101,15 +101,22 @@ async def after_invocation(run: Run, reason: str, error: Exception | None) -> No
         run.emit(CustomEvent, name="hook_errors", data={"errors": errors})
 
 
-async def structured(run: Run, message: str) -> Parsed:
-    """The final text as an instance of the agent's schema, repaired by the model where need be. Source: API-42 to API-45."""
+async def structured(run: Run, reason: str, message: str) -> Parsed | None:
+    """The final text as an instance of the agent's schema, repaired by the model where need be. Source: API-42 to API-45.
+
+    A run that a limit ended is read, too, where it has a text, but no further call is spent on it.
+    """
     config = run.config
+    finished = normalise_stop_reason(reason) in SUCCESSFUL
+    if not is_answer(reason) or not (finished or message):
+        return None
+    retries = config.output_schema_retries if finished else 0
 
     async def ask(messages: list[Message], response_format: dict[str, Any] | None) -> ModelResponse:
         settings = {"response_format": response_format} if response_format is not None else {}
         return await judge(run, [*run.state.messages, *messages], "primary", **settings)
 
-    return await parse_or_repair(message, config.output_schema, ask, config.output_schema_retries, config.output_schema_strict)
+    return await parse_or_repair(message, config.output_schema, ask, retries, config.output_schema_strict)
 
 
 async def weigh(run: Run, message: str) -> None:

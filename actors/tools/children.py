@@ -43,9 +43,17 @@ class ChildRuntime:
         return key
 
     async def execute(self, definition: Any, request: StartRun, on_event: Callable[[Any], Any] | None = None) -> RunOutcome:
-        return (await self.child(request, on_event)).outcome
+        return (await self.answer(request, on_event)).outcome
 
-    async def child(
+    async def ask(self, message: Frozen, thread_id: str) -> Any:
+        """Threads are the application's business, not a tool body's.
+
+        Raises:
+            RunError: always.
+        """
+        raise RunError("a tool's body cannot look into threads: do that where the agent is run")
+
+    async def answer(
         self, request: StartRun, on_event: Callable[[Any], Any] | None = None, task_id: str | None = None
     ) -> SubagentAnswer:
         """Have the child run; leaving early stops it.
@@ -124,5 +132,5 @@ async def run_child(
         events=on_event is not None,
         full=False,
     )
-    answer = await runtime.child(request, on_event, wanted)
+    answer = await runtime.answer(request, on_event, wanted)
     return SubagentResult.of(answer.outcome, agent.label, answer.task_id)

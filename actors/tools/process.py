@@ -36,8 +36,8 @@ _BOOT = (
     "from umbel.actors.tools.worker import main; main(int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[4]))"
 )
 _LAST_WORDS = 0.2
-_APART = frozenset({"reporter", "port", "state_json"})  # what a context holds that does not travel with the call
-_CONTEXT_FIELDS = tuple(f.name for f in dataclasses.fields(ToolContext) if f.name not in _APART)
+_HIDDEN = ("reporter", "state_json", "port")
+_CONTEXT_FIELDS = tuple(f.name for f in dataclasses.fields(ToolContext) if f.name not in _HIDDEN)
 
 Outcome = ToolResult | str
 Definition = tuple[str, bytes]

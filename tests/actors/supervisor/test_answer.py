@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from umbel import Agent, GroundingConfig, Message, Runtime, tool
 from umbel.actors.supervisor.answer import Continuation, FinalAnswer
 from umbel.events import FinalAnswerVerificationEvent, GroundingEvent, ModelChunkEvent
+from umbel.termination import NoToolCalls
 from umbel.testing import ScriptedModel, text, tool_call
 
 
@@ -197,3 +198,29 @@ async def test_planning_asks_once_and_keeps_the_plan(runtime: Runtime) -> None:
 async def test_output_key_keeps_the_answer(runtime: Runtime) -> None:
     result = await Agent(ScriptedModel([text("42")]), output_key="answer").arun("?")
     assert result.state.metadata["answer"] == "42"
+
+
+@pytest.mark.spec("LOOP-69")
+async def test_a_fallback_that_breaks_leaves_the_draft(runtime: Runtime) -> None:
+    async def breaks(answer: FinalAnswer) -> str:
+        raise RuntimeError("fallback broke")
+
+    settings: dict[str, Any] = {"final_answer_verifier_max_replans": 0, "final_answer_fallback": breaks}
+    events, result = await watched(Agent(ScriptedModel([text("No.")]), final_answer_verifier=strict, **settings))
+    assert result.success and result.message == "No." == result.messages[-1].content
+    [verdict] = [event for event in events if isinstance(event, FinalAnswerVerificationEvent)]
+    assert not verdict.replaced and "fallback broke" in (verdict.error or "")
+
+
+@pytest.mark.spec("LOOP-71", "TERM-17")
+async def test_a_draft_that_is_sent_back_is_no_reply_without_calls(runtime: Runtime) -> None:
+    model = ScriptedModel([text("No."), text("No, please.")])
+    result = await Agent(model, final_answer_verifier=strict, termination=NoToolCalls()).arun("go")
+    assert (result.outcome.reason, result.message) == ("complete", "No, please.")
+
+
+@pytest.mark.spec("LOOP-64")
+async def test_an_answer_without_tools_is_not_compared_with_anything(runtime: Runtime) -> None:
+    wrong = text("The tower is certainly 90 metres high, as everybody knows.")
+    events, result = await watched(Agent(ScriptedModel([wrong]), [lookup], grounding=GroundingConfig(model=Judge())))
+    assert result.success and not [event for event in events if isinstance(event, GroundingEvent)]

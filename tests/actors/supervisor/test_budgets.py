@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from umbel import Agent, CompactionConfig, Message, ModelResponse, Prices, Runtime, Usage, tool
+from umbel import Agent, CompactionConfig, Hook, Message, ModelResponse, Prices, Runtime, Usage, tool
 from umbel.errors import ConfigurationError
 from umbel.events import CompactionEvent, CustomEvent, SubagentEvent, TerminateEvent
 from umbel.testing import ScriptedModel, text, tool_call, tool_calls
@@ -168,3 +168,36 @@ async def test_a_child_costs_what_its_own_model_costs(runtime: Runtime) -> None:
     assert dear.metrics.cost_usd == pytest.approx(2 * 0.001 + 0.1) and dear.metrics.total_tokens == 3_000
     unpriced = await parent(ScriptedModel([text("hi", usage=usage)])).arun("go")
     assert unpriced.metrics.cost_usd == pytest.approx(3 * 0.001), "at the parent's prices, where its own are not known"
+
+
+class NotNow(Hook):
+    async def on_before_compaction(self, event: Any) -> None:
+        event.cancel = True
+
+
+class Wishes(Hook):
+    async def on_before_compaction(self, event: Any) -> None:
+        event.instructions = "Keep the page numbers."
+
+
+class Obedient:
+    """Its summary is what it was asked for."""
+
+    async def complete(self, messages: list[Message], tools: Any = None, **_: Any) -> ModelResponse:
+        return text("as told" if "Keep the page numbers." in str(messages) else "not told")
+
+
+@pytest.mark.spec("LOOP-40")
+@pytest.mark.parametrize(("hooks", "found"), [([NotNow()], []), ([Wishes()], ["as told"]), ([], ["not told"])])
+async def test_a_hook_may_put_off_compaction_or_say_what_to_keep(runtime: Runtime, hooks: list[Hook], found: list[str]) -> None:
+    turns = [turn.evolve(message=turn.message.evolve(content="y" * 600)) for turn in looking(5)]
+    agent = Agent(
+        Windowed([*turns, text("done")], loop=True),
+        [look],
+        hooks=hooks,
+        compaction=CompactionConfig(summary_model=Obedient(), tail_turns=1),
+        max_iterations=6,
+    )
+    events, _ = await watched(agent)
+    compactions = [event for event in events if isinstance(event, CompactionEvent)]
+    assert [event.summary for event in compactions] == found

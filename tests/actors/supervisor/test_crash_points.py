@@ -97,7 +97,7 @@ async def test_a_crash_within_a_batch_leaves_the_iteration_before_it(
     assert final is not None and final.messages == result.messages and final.turn.stop_reason == "complete"
 
 
-@pytest.mark.spec("LOOP-100")
+@pytest.mark.spec("LOOP-100", "LOOP-72")
 async def test_replies_that_are_sent_back_have_no_save_of_their_own(runtime: Runtime, tmp_path: Path) -> None:
     async def polite(answer: Any) -> str | None:
         return None if "please" in answer.text else "Say please."
@@ -106,6 +106,8 @@ async def test_replies_that_are_sent_back_have_no_save_of_their_own(runtime: Run
     model = ScriptedModel([tool_call("add", a=1, b=1), text("No."), text("No, please.")])
     result = await Agent(model, [add], final_answer_verifier=polite, checkpointer=url).arun("go", thread_id="t")
     assert result.metrics.iterations == 3
+    final = await stored(url)
+    assert final is not None and "No." not in [message.content for message in final.messages]
     saves = [found.metadata for found in await history(url)]
     assert [save["finished"] for save in saves] == [True, False], "one iteration with calls, and the end"
 
@@ -180,7 +182,7 @@ async def test_hooks_are_told_how_it_ended_when_it_is_stored(
     assert lines[0] == "end 0" and lines[-1] == told and sum(line.startswith("after") for line in lines) == 1
 
 
-@pytest.mark.spec("LOOP-105", "LOOP-106", "LOOP-102")
+@pytest.mark.spec("LOOP-105", "LOOP-106", "LOOP-102", "LOOP-14")
 @pytest.mark.parametrize("how", ["cancel", "close"])
 async def test_hooks_are_told_of_a_run_that_was_stopped(runtime: Runtime, tmp_path: Path, how: str) -> None:
     log, url = tmp_path / "log", f"sqlite:///{tmp_path}/t.db"
@@ -249,13 +251,15 @@ async def test_a_turn_that_ended_without_an_answer_is_over(
         await agent.continue_turn("t")
 
 
-@pytest.mark.spec("STATE-51", "API-35", "OURS-1")
+@pytest.mark.spec("STATE-51", "API-35", "OURS-1", "LOOP-101")
 async def test_a_turn_that_an_error_cut_off_can_be_continued(runtime: Runtime, tmp_path: Path) -> None:
     agent = Agent(
         ScriptedModel([tool_call("add", a=1, b=1), error(ModelError("down"))]), [add], checkpointer=f"sqlite:///{tmp_path}/t.db"
     )
     with pytest.raises(ModelError, match="down"):
         await agent.arun("go", thread_id="t")
+    state = await stored(f"sqlite:///{tmp_path}/t.db")
+    assert state is not None and state.errors == ("ModelError: down",)
     recovered = agent.with_settings(model=ScriptedModel([tool_call("never"), text("two")]))
     result = await recovered.continue_turn("t")
     assert (result.message, [done.result for done in result.tool_executions]) == ("two", ["2"])
@@ -304,8 +308,10 @@ async def test_calls_that_a_crash_left_open_are_closed_and_not_repeated(runtime:
 @pytest.mark.spec("LOOP-6", "LOOP-8")
 async def test_a_new_turn_after_a_crash_closes_the_open_calls(runtime: Runtime, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/t.db"
-    await leave(url, killed())
+    await leave(url, killed().evolve(provider_state={"response": "r-7"}, confidence=0.7, errors=("lost",)))
     result = await Agent(ScriptedModel([text("hello")]), [add], checkpointer=url).arun("again", thread_id="t")
     validate_history(result.messages)
     assert "outcome unknown" in next(m.content or "" for m in result.messages if m.tool_call_id == "call_3")
     assert result.metrics.iterations == 1 and result.tool_executions == () and result.run_id != "r-1"
+    assert (result.state.confidence, result.state.errors, result.reasoning_steps) == (0.0, (), ())
+    assert result.state.provider_state == {"response": "r-7"}

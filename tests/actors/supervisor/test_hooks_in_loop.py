@@ -26,6 +26,10 @@ async def echo(words: str, token: str = "none") -> str:
     return f"{words} with {token}"
 
 
+def files_with(folder: Path, secret: bytes) -> list[Path]:
+    return [file for file in folder.iterdir() if secret in file.read_bytes()]
+
+
 class Recorder(Hook):
     """Writes down every callback; hooks live in another process on Ray, so it writes to a file."""
 
@@ -246,11 +250,12 @@ class Verdicts:
         return text('{"status": "resolved", "claims": []}' if "Report:" in asked else "1: 1.0 - so")
 
 
+class Sum(BaseModel):
+    value: int
+
+
 @pytest.mark.spec("HOOK-18", "OURS-1")
 async def test_judges_repairs_and_summaries_pass_the_model_hooks(runtime: Runtime, tmp_path: Path) -> None:
-    class Sum(BaseModel):
-        value: int
-
     def asked(log: Path) -> int:
         lines = log.read_text().splitlines()
         assert lines.count("r:before_model") == lines.count("r:after_model")
@@ -292,5 +297,80 @@ async def test_hooks_know_whose_run_it_is_and_its_ephemeral_metadata(runtime: Ru
     result = await agent.arun("say", thread_id="t", metadata={"tenant": "acme"}, ephemeral={"token": "4711-secret"})
     [done] = result.tool_executions
     assert done.result == "hi with acme/t/11" and done.arguments == {"words": "hi"}
-    assert not [file for file in tmp_path.iterdir() if b"4711-secret" in file.read_bytes()]
+    assert not files_with(tmp_path, b"4711-secret")
     assert "4711-secret" not in str(result.to_dict())
+
+
+class SecondTry(Hook):
+    """Has a failed call repeated."""
+
+    async def on_before_tool_call(self, event: Any) -> None:
+        event.secret_arguments = {"token": "s3cret"}
+
+    async def on_after_tool_call(self, event: Any) -> None:
+        event.retry = True
+        event.result = "not used"
+
+
+@pytest.mark.spec("LOOP-92", "HOOK-24")
+async def test_a_call_is_repeated_once_with_the_same_arguments(runtime: Runtime, tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+
+    @tool
+    async def flaky(words: str, token: str = "none") -> str:
+        """Fail the first time."""
+        again = ledger.exists()
+        with ledger.open("a") as file:
+            file.write(f"{words}-{token}\n")
+        if not again:
+            raise OSError("not yet")
+        return "worked"
+
+    result = await Agent(ScriptedModel([tool_call("flaky", words="a"), text("ok")]), [flaky], hooks=[SecondTry()]).arun("go")
+    assert ledger.read_text().split() == ["a-s3cret", "a-s3cret"]
+    [done] = result.tool_executions
+    assert (done.result, done.error, done.arguments) == ("worked", None, {"words": "a"})
+
+
+@pytest.mark.spec("LOOP-93")
+async def test_replacing_the_text_of_a_failed_call_keeps_its_error(runtime: Runtime) -> None:
+    @tool
+    async def broken() -> str:
+        """Fail."""
+        raise OSError("disk full")
+
+    result = await Agent(ScriptedModel([tool_call("broken"), text("ok")]), [broken], hooks=[Rewriter()]).arun("go")
+    [done] = result.tool_executions
+    assert "disk full" in (done.error or "") and done.result is None and not done.success
+    [shown] = [message.content for message in result.messages if message.role == "tool"]
+    assert shown == '{"was": null}'
+
+
+class Unsteady(Hook):
+    """Another secret for every call, and always the same arguments."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def on_before_tool_call(self, event: Any) -> None:
+        self.calls += 1
+        event.arguments = {"words": "same"}
+        event.secret_arguments = {"token": f"secret {self.calls}"}
+
+
+@pytest.mark.spec("LOOP-76")
+async def test_idempotent_calls_are_compared_after_edits_and_without_secrets(runtime: Runtime, tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+
+    @tool(idempotent=True)
+    async def note(words: str, token: str = "none") -> str:
+        """Write down."""
+        with ledger.open("a") as file:
+            file.write("x")
+        return words
+
+    twice = tool_calls(("note", {"words": "a"}), ("note", {"words": "b"}))
+    agent = Agent(ScriptedModel([twice, tool_call("note", words="c"), text("ok")]), [note], hooks=[Unsteady()])
+    result = await agent.arun("go")
+    assert ledger.read_text() == "x"
+    assert [done.idempotent_cache_hit for done in result.tool_executions] == [False, True, True]

@@ -341,3 +341,22 @@ async def test_what_hooks_emit_follows_the_event_of_its_call(runtime: Runtime, o
     result = await agent.arun("go")
     assert [done.result for done in result.tool_executions] == ["replaced", "4"]
     assert [message.content for message in result.messages if message.role == "tool"] == ["replaced", "4"]
+
+
+class Unmetered:
+    """Reports a cost, or nothing at all."""
+
+    def __init__(self, cost_usd: float | None = None) -> None:
+        self.cost_usd = cost_usd
+
+    async def complete(self, messages: list[Message], tools: Any = None, **settings: Any) -> ModelResponse:
+        return text("hi").evolve(cost_usd=self.cost_usd)
+
+
+@pytest.mark.spec("LOOP-126", "STATE-44", "EVT-17")
+async def test_what_was_not_measured_is_absent_from_the_last_event(runtime: Runtime) -> None:
+    last = (await events_of(Agent(Unmetered())))[-1]
+    assert (last.usage, last.cost_usd, last.reported_cost_usd) == (None, None, None)
+    assert (last.iterations_used, last.final_confidence, last.total_tool_calls) == (1, 0.0, 0)
+    reported = (await events_of(Agent(Unmetered(0.25))))[-1]
+    assert (reported.usage, reported.cost_usd, reported.reported_cost_usd) == (None, 0.25, 0.25)

@@ -100,6 +100,26 @@ async def test_synchronous_code_runs_resumes_and_runs_again(runtime: Runtime, tm
     assert agent.run_sync("pay", thread_id="v").stop_reason == "interrupted", "and where one is running"
 
 
+class Connected:
+    """A model with a connection."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+
+    async def complete(self, messages: list[Message], tools: Any = None, **settings: Any) -> ModelResponse:
+        return text("hello")
+
+    async def aclose(self) -> None:
+        self.log.touch()
+
+
+@pytest.mark.spec("API-17")
+async def test_run_sync_leaves_no_connection_open(tmp_path: Path) -> None:
+    with Runtime(inline=True):
+        assert Agent(Connected(tmp_path / "closed")).run_sync("hi").message == "hello"
+        assert (tmp_path / "closed").exists()
+
+
 @tool
 async def who(ctx: ToolContext) -> str:
     """Say whose run it is."""
@@ -255,7 +275,7 @@ async def test_time_that_earlier_segments_took_counts_and_waiting_does_not(runti
 
     agent = Agent(Sleepy(), [nap], time_budget_seconds=1.5)
     paused = await agent.arun("go")
-    assert paused.stop_reason == "interrupted" and paused.state.turn.elapsed_seconds == 0.0
+    assert paused.stop_reason == "interrupted" and paused.state.turn.elapsed_seconds >= 0.6
     result = await agent.aresume("yes")
     assert result.stop_reason == "time_budget" and result.metrics.duration_ms >= 1_500
 

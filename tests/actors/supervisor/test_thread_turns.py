@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from umbel import Agent, Message, ModelResponse, Runtime
-from umbel.testing import text
+from umbel import Agent, Message, ModelResponse, Runtime, ToolContext, tool
+from umbel.actors.builtin_tools import CATALOGUE_NOTE
+from umbel.errors import NotPaused
+from umbel.testing import ScriptedModel, text, tool_call, validate_history
 
 
 class Gated:
@@ -59,3 +62,65 @@ async def test_a_turn_that_waits_for_its_thread_can_be_stopped(runtime: Runtime,
     last = await first.arun("three", thread_id="t")
     assert [message.content for message in last.messages if message.role == "user"] == ["one", "three"]
     assert model.log.read_text().split() == ["one", "three"]
+
+
+@tool
+async def ask(question: str, ctx: ToolContext) -> str:
+    """Ask a person."""
+    return str(ctx.interrupt(question))
+
+
+@pytest.mark.spec("LOOP-4", "LOOP-8")
+async def test_a_new_message_ends_the_pause_of_its_thread(runtime: Runtime, tmp_path: Path) -> None:
+    agent = Agent(
+        ScriptedModel([lambda messages: text("Never mind.") if messages[-1].content == "Forget it." else CALL]),
+        [ask],
+        checkpointer=f"sqlite:///{tmp_path}/t.db",
+    )
+    assert (await agent.arun("Ask.", thread_id="t")).stop_reason == "interrupted"
+    assert (await agent.arun("Ask, too.", thread_id="other")).stop_reason == "interrupted"
+    again = await agent.arun("Forget it.", thread_id="t")
+    assert again.message == "Never mind."
+    validate_history(again.messages)
+    assert [asked["thread_id"] for asked in agent.pending_interrupts()] == ["other"]
+    with pytest.raises(NotPaused, match="finished"):
+        await agent.aresume("yes", thread_id="t")
+
+
+class Trip(BaseModel):
+    city: str
+
+
+CALL = tool_call("ask", question="Really?")
+
+
+@pytest.mark.spec("LOOP-7", "LOOP-10")
+async def test_the_system_prompt_is_rendered_anew_at_its_place_only(runtime: Runtime, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"checkpointer": f"sqlite:///{tmp_path}/t.db"}
+
+    def prompt(context: dict[str, Any]) -> str:
+        return f"About {context['prompt']}."
+
+    agent = Agent(ScriptedModel([text("ok")]), system_prompt=prompt, **settings)
+    await agent.arun("ships", thread_id="t")
+    again = await agent.arun("trees", thread_id="t")
+    assert [m.content for m in again.messages if m.role == "system"] == ["About trees."] == [again.messages[0].content]
+    await Agent(ScriptedModel([text("ok")]), system_prompt="", **settings).arun("one", thread_id="bare")
+    bare = await agent.arun("two", thread_id="bare")
+    assert [message.role for message in bare.messages] == ["user", "assistant", "user", "assistant"]
+
+
+@pytest.mark.spec("LOOP-9")
+async def test_the_system_prompt_names_what_the_model_must_know_of_the_set_up(runtime: Runtime) -> None:
+    @tool(deferred=True)
+    async def rare() -> str:
+        """Do something rare."""
+        return "done"
+
+    plain = await Agent(ScriptedModel([text("ok")]), system_prompt="You travel.").arun("go")
+    assert plain.messages[0].content == "You travel."
+    schema = await Agent(ScriptedModel([text('{"city": "Rome"}')]), system_prompt="You travel.", output_schema=Trip).arun("go")
+    assert "city" in (schema.messages[0].content or "") and "JSON" in (schema.messages[0].content or "")
+    deferred = await Agent(ScriptedModel([text("ok")]), [rare], system_prompt="You travel.").arun("go")
+    assert (deferred.messages[0].content or "").startswith("You travel.\n\n")
+    assert CATALOGUE_NOTE in (deferred.messages[0].content or "") and "\n" not in CATALOGUE_NOTE

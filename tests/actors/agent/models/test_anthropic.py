@@ -115,11 +115,6 @@ def events(message: dict[str, Any], cut: Any = None) -> Iterator[dict[str, Any]]
     }
     for index, block in enumerate(message["content"]):
         kind = block["type"]
-        blanks: dict[str, dict[str, Any]] = {
-            "text": {"text": ""},
-            "tool_use": {"input": {}},
-            "thinking": {"thinking": "", "signature": ""},
-        }
         yield {"type": "content_block_start", "index": index, "content_block": block | blanks.get(kind, {})}
         if kind in fields:
             field, delta = fields[kind]
