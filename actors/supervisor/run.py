@@ -287,10 +287,12 @@ class Run:
     def add_child(self, metrics: Metrics) -> None:
         """A child run's tokens count as this run's: at the child's prices where they are known, else at this run's."""
         usage = Usage(prompt_tokens=metrics.prompt_tokens, completion_tokens=metrics.completion_tokens)
-        spent, reported = self.state.cost_usd_used, self.state.reported_cost_usd
+        spent = self.state.cost_usd_used
         self.state = self.state.with_token_usage(usage)
         if metrics.cost_usd is not None:
             self.state = self.state.evolve(cost_usd_used=spent + metrics.cost_usd)
+            if self.state.reported_cost_calls:  # then the run's cost is what providers reported
+                self.state = self.state.evolve(reported_cost_usd=self.state.reported_cost_usd + metrics.cost_usd)
         self.model_calls += metrics.model_calls
 
     def elapsed(self) -> float:

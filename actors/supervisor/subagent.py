@@ -41,7 +41,7 @@ async def call_agent(run: Run, slot: Slot) -> ToolResult:
             **resumed(slot),
         )
         announce(run, slot)
-        return concluded(run, slot, await child_outcome(run, call, subordinate(run, request, lease)))
+        return concluded(run, slot, await child_outcome(run, slot, subordinate(run, request, lease)))
     finally:
         purse_of(run).give_back(lease)
 
@@ -87,6 +87,8 @@ async def child_outcome(
 
     def heard(event: Any) -> None:
         if isinstance(event, Event):
+            announce(run, slot)
+            call = slot.call
             run.emit(SubagentEvent, tool_call_id=call.id, tool_name=call.name, task_id=task_id, event=event)
             if told is not None:
                 told(event)

@@ -81,14 +81,6 @@ class ChildRuntime:
             if not over:
                 self._port.stop(request.run_id)
 
-    async def ask(self, message: Frozen, thread_id: str) -> Any:
-        """What a supervisor knows of a thread is nothing for a body.
-
-        Raises:
-            RunError: always.
-        """
-        raise RunError(f"{type(message).__name__} cannot be asked in the body of a tool; do it in the program that runs agents")
-
     def cancel(self, run_id: str, request: StartRun) -> None:
         self._port.stop(run_id)
 
