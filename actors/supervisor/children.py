@@ -14,12 +14,11 @@ from typing import Any
 from ...protocol.codec import to_json
 from ...protocol.commands import CancelRun, StartRun, SubagentAnswer, SubagentHeard, SubagentRequest, ToolProgress
 from ...protocol.errors import PeerLost, RunError, RunFailed, RunLost, UmbelError, UnknownTask
-from ...protocol.events import ToolProgressEvent
-from ...protocol.messages import ToolCall
 from ...protocol.results import RunOutcome, StopReason
 from ..frames import Channel
 from .purse import purse_of
 from .run import Run
+from .slot import Slot, progress
 from .subagent import MAX_DEPTH, child_channel, child_outcome, subordinate
 
 logger = logging.getLogger("umbel.supervisor")
@@ -51,22 +50,21 @@ class Body:
 
     Args:
         run: whose call it is.
-        call: the call.
+        slot: the call.
         channel: to the executor that runs the body.
-        progress: the tool reports how far it is.
     """
 
-    __slots__ = ("_call", "_channel", "_progress", "_run", "children")
+    __slots__ = ("_channel", "_run", "_slot", "children")
 
-    def __init__(self, run: Run, call: ToolCall, channel: Channel, progress: bool) -> None:
-        self._run, self._call, self._channel, self._progress = run, call, channel, progress
+    def __init__(self, run: Run, slot: Slot, channel: Channel) -> None:
+        self._run, self._slot, self._channel = run, slot, channel
         self.children: dict[str, _Child] | None = None
 
     def heard(self, part: Any) -> None:
         """A message that came along the call."""
         if isinstance(part, ToolProgress):
-            if self._progress:
-                self._report(part)
+            if self._slot.tool.emits_progress:
+                progress(self._run, self._slot, part)
         elif isinstance(part, SubagentRequest):
             self.children = {} if self.children is None else self.children
             if part.start.run_id not in self.children:
@@ -86,16 +84,6 @@ class Body:
             for child in left:
                 if child.task is not None:
                     child.task.cancel()
-
-    def _report(self, part: ToolProgress) -> None:
-        self._run.emit(
-            ToolProgressEvent,
-            tool_name=self._call.name,
-            tool_call_id=self._call.id,
-            progress=part.progress,
-            total=part.total,
-            message=part.message,
-        )
 
     def _stop(self, child: _Child | None) -> None:
         """Tell a child to stop; one that does not within the grace is left to its supervisor."""
@@ -176,7 +164,7 @@ class Body:
             if lease.spent:
                 return unrun(start, SPENT[lease.spent])
             child.begun = subordinate(run, start, lease)
-            outcome = await child_outcome(run, self._call, child.begun, task_id=task_id, told=told)
+            outcome = await child_outcome(run, self._slot, child.begun, task_id=task_id, told=told)
             run.add_child(outcome.metrics)
             return outcome
         finally:

@@ -210,7 +210,7 @@ async def call_tool(run: Run, slot: Slot) -> ToolResult:
     for attempt in range(ATTEMPTS):
         channel = run.peers.tools(slot.tool, run.id)
         channel.define(run.request.definition, run.peers.blob)
-        body = Body(run, slot.call, channel, slot.tool.emits_progress)
+        body = Body(run, slot, channel)
         try:
             reply: ToolReply = await channel.request(message, on_partial=body.heard)
         except PeerLost as lost:

@@ -291,6 +291,8 @@ class Run:
         self.state = self.state.with_token_usage(usage)
         if metrics.cost_usd is not None:
             self.state = self.state.evolve(cost_usd_used=spent + metrics.cost_usd)
+            if self.state.reported_cost_calls:  # then the run's cost is what providers reported
+                self.state = self.state.evolve(reported_cost_usd=self.state.reported_cost_usd + metrics.cost_usd)
         self.model_calls += metrics.model_calls
 
     def elapsed(self) -> float:

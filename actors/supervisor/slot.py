@@ -21,7 +21,6 @@ class Slot:
         reused: an earlier equal call's result was taken; the body did not run.
         twin: an equal idempotent call earlier in the batch, whose result this one shares.
         secrets: arguments that only the body sees.
-        share: agents in the batch, which divide the budgets.
         waits: the interrupts that were answered, when the call goes on after a pause.
         asks: what the call asks a person; it has no result then.
         began: the body was started.
@@ -41,7 +40,6 @@ class Slot:
         "result",
         "reused",
         "secrets",
-        "share",
         "told",
         "tool",
         "twin",
@@ -58,7 +56,6 @@ class Slot:
         self.asks: tuple[PendingInterrupt, ...] = ()
         self.emitted: list[CustomEvent] = []
         self.reused = self.began = self.ran = self.announced = self.told = False
-        self.share = 1
 
 
 def announce(run: Run, slot: Slot) -> None:

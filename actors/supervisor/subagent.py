@@ -9,7 +9,7 @@ from typing import Any
 
 from ...protocol.commands import RunFinished, StartRun
 from ...protocol.events import Event, SubagentEvent
-from ...protocol.messages import InterruptRequest, ToolCall, ToolResult
+from ...protocol.messages import InterruptRequest, ToolResult
 from ...protocol.results import RunOutcome
 from .hooks import child_metadata
 from .pause import asking
@@ -41,7 +41,7 @@ async def call_agent(run: Run, slot: Slot) -> ToolResult:
             **resumed(slot),
         )
         announce(run, slot)
-        return concluded(run, slot, await child_outcome(run, call, subordinate(run, request, lease)))
+        return concluded(run, slot, await child_outcome(run, slot, subordinate(run, request, lease)))
     finally:
         purse_of(run).give_back(lease)
 
@@ -77,7 +77,7 @@ def child_channel(run: Run, request: StartRun) -> Any:
 
 async def child_outcome(
     run: Run,
-    call: ToolCall,
+    slot: Slot,
     request: StartRun,
     *,
     task_id: str | None = None,
@@ -87,6 +87,8 @@ async def child_outcome(
 
     def heard(event: Any) -> None:
         if isinstance(event, Event):
+            announce(run, slot)
+            call = slot.call
             run.emit(SubagentEvent, tool_call_id=call.id, tool_name=call.name, task_id=task_id, event=event)
             if told is not None:
                 told(event)

@@ -243,6 +243,9 @@ async def test_a_childs_tokens_cost_what_its_own_model_costs(runtime: Runtime) -
     result = await Agent(Priced(turns), [run_cheap]).arun("Go.")
     assert result.metrics.total_tokens == 300
     assert result.metrics.cost_usd == pytest.approx(0.1 + 0.1 + 0.001)
+    reported = [turn.evolve(cost_usd=0.5) for turn in turns]  # by the provider of the parent's model
+    result = await Agent(Priced(reported), [run_cheap]).arun("Go.")
+    assert result.metrics.cost_usd == pytest.approx(0.5 + 0.5 + 0.001)
 
 
 @tool
