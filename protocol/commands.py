@@ -24,6 +24,7 @@ from pydantic import Field
 from .codec import message_type, to_json
 from .event import AnyEvent
 from .messages import (
+    NOTHING,
     Frozen,
     InterruptRequest,
     Json,
@@ -46,7 +47,7 @@ class Failure(Frozen):
 
     code: str
     message: Text
-    details: JsonObject = Field(default_factory=dict)
+    details: JsonObject = NOTHING
 
 
 @message_type
@@ -90,9 +91,9 @@ class StartRun(Frozen):
     definition: str
     prompt: Text
     thread_id: str | None = None
-    metadata: JsonObject = Field(default_factory=dict)
-    ephemeral: JsonObject = Field(default_factory=dict, repr=False)
-    model_kwargs: JsonObject = Field(default_factory=dict)
+    metadata: JsonObject = NOTHING
+    ephemeral: JsonObject = Field(default=NOTHING, repr=False)
+    model_kwargs: JsonObject = NOTHING
     events: bool = False
     stream_tokens: bool = False
     full: bool = True
@@ -187,7 +188,7 @@ class ThinkRequest(Frozen):
     activated: tuple[str, ...] = ()
     role: str = "primary"
     stream: bool = False
-    model_kwargs: JsonObject = Field(default_factory=dict)
+    model_kwargs: JsonObject = NOTHING
 
 
 @message_type
@@ -227,8 +228,8 @@ class ExecuteCall(Frozen):
     iteration: int = 0
     thread_id: str | None = None
     agent_name: str | None = None
-    metadata: JsonObject = Field(default_factory=dict)
-    ephemeral: JsonObject = Field(default_factory=dict, repr=False)
+    metadata: JsonObject = NOTHING
+    ephemeral: JsonObject = Field(default=NOTHING, repr=False)
     grace: float = 5.0
     apart: bool = False
     answers: tuple[Json, ...] = ()
@@ -328,7 +329,7 @@ class SaveCheckpoint(Frozen):
     kind: Literal["snapshot", "delta"] = "snapshot"
     base: int = 0
     state: bytes = Field(default=b"", exclude=True)
-    metadata: JsonObject = Field(default_factory=dict)
+    metadata: JsonObject = NOTHING
     created_at: float = 0.0
 
     attached = "state"
@@ -357,7 +358,7 @@ class CheckpointLoaded(Frozen):
     checkpoint_id: str | None = None
     parent_id: str | None = None
     state: bytes | None = Field(default=None, exclude=True)
-    metadata: JsonObject = Field(default_factory=dict)
+    metadata: JsonObject = NOTHING
     created_at: float = 0.0
     depth: int = 0
 
@@ -377,4 +378,4 @@ class Pong(Frozen):
     pid: int
     busy: int = 0
     rss_bytes: int = 0
-    stats: JsonObject = Field(default_factory=dict)
+    stats: JsonObject = NOTHING

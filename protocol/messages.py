@@ -67,6 +67,33 @@ class Cleaned:
         return core_schema.json_or_python_schema(json_schema=plain, python_schema=cleaning)
 
 
+class _Nothing(dict[str, Any]):
+    """An empty object that nobody can fill, so that all values may share it: a dict of their own costs 64 bytes each."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("this belongs to a frozen value: make a changed copy of the value instead")
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse
+
+    def __hash__(self) -> int:  # type: ignore[override]  # pydantic copies defaults that have no hash
+        return 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_nothing, ())
+
+    def __deepcopy__(self, memo: Any) -> _Nothing:
+        return self
+
+    def copy(self) -> dict[str, Any]:
+        return {}
+
+
+def _nothing() -> dict[str, Any]:
+    return NOTHING
+
+
+NOTHING: dict[str, Any] = _Nothing()
+
 Text = Annotated[str, Cleaned(_clean_optional)]
 Json = Annotated[Any, Cleaned(_clean_object)]
 JsonObject = Annotated[dict[str, Any], Cleaned(_clean_object)]
@@ -163,7 +190,7 @@ class ToolCall(Frozen):
 
     id: Text = ""
     name: Text
-    arguments: JsonObject = Field(default_factory=dict, validation_alias=AliasChoices("arguments", "args"))
+    arguments: JsonObject = Field(default=NOTHING, validation_alias=AliasChoices("arguments", "args"))
     malformed_arguments: Text | None = None
     provider_id: Text | None = None
 
@@ -185,7 +212,7 @@ class Message(Frozen):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: Text | None = None
     name: Text | None = None
-    metadata: JsonObject = Field(default_factory=dict)
+    metadata: JsonObject = NOTHING
 
     @classmethod
     def system(cls, content: str, **metadata: Any) -> Self:
@@ -254,7 +281,7 @@ class InterruptRequest(Frozen):
     question: Text
     options: tuple[Text, ...] | None = None
     fields: JsonObject | None = None
-    metadata: JsonObject = Field(default_factory=dict)
+    metadata: JsonObject = NOTHING
     answers: bool = False
 
 
@@ -322,4 +349,4 @@ class ModelChunk(Frozen):
     stop_reason: FinishReason | None = None
     cost_usd: float | None = None
     model: Text | None = None
-    metadata: JsonObject = Field(default_factory=dict)
+    metadata: JsonObject = NOTHING

@@ -12,12 +12,13 @@ from datetime import datetime
 from math import isfinite, isnan
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, Field, PlainSerializer
+from pydantic import AwareDatetime, PlainSerializer
 
 from .codec import message_type
 from .loop_detection import READ_ONLY_TOOLS, Loop, find_loop
 from .markers import EPHEMERAL_KEYS, ITERATION_SAVES, is_durable
 from .messages import (
+    NOTHING,
     Frozen,
     Json,
     JsonObject,
@@ -57,7 +58,7 @@ class ToolExecution(Frozen):
 
     tool_name: Text
     tool_call_id: Text
-    arguments: JsonObject = Field(default_factory=dict)
+    arguments: JsonObject = NOTHING
     result: Text | None = None
     error: Text | None = None
     code: Text | None = None
@@ -152,7 +153,7 @@ class AgentState(Frozen):
     completion_mode: CompletionMode = "auto"
     turn: Turn = Turn()
     provider_state: Json = None
-    metadata: JsonObject = Field(default_factory=dict)
+    metadata: JsonObject = NOTHING
     started_at: AwareDatetime | None = None
     updated_at: AwareDatetime | None = None
 

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from ...protocol.errors import NotStorable
-from ...protocol.messages import Frozen
+from ...protocol.messages import NOTHING, Frozen
 
 MAX_DEPTH = 100
 _EXACT = frozenset({str, int, bool, type(None)})
@@ -44,7 +44,7 @@ def check_json(value: Any, path: str, depth: int = 0) -> None:
         NotStorable: names the first value that would not come back as it is.
     """
     kind = type(value)
-    if kind in _EXACT:
+    if kind in _EXACT or value is NOTHING:
         return
     if kind is float:
         if not isfinite(value):

@@ -155,3 +155,13 @@ class TestCleaning:
         ring.append(ring)
         with pytest.raises(ValueError, match="nested"):
             clean_value(ring)
+
+
+def test_the_empty_object_that_values_share_cannot_be_filled() -> None:
+    first: Any = Message.trusted(role="user", content="x")
+    assert first.metadata == {} and first.metadata is Message(role="user").metadata
+    for change, arguments in (("update", [{"a": 1}]), ("__setitem__", ["a", 1]), ("setdefault", ["a", 1]), ("clear", [])):
+        with pytest.raises(TypeError, match="frozen"):
+            getattr(first.metadata, change)(*arguments)
+    assert pickle.loads(pickle.dumps(first)) == first and first.model_dump_json() == Message.user("x").model_dump_json()
+    assert first.model_copy(deep=True).metadata == {} and {**first.metadata, "a": 1} == {"a": 1}
