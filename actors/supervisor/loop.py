@@ -29,7 +29,7 @@ from .answer import answer, send_back
 from .execute import execute, resume
 from .hooks.dispatch import before_invocation_all, call
 from .notes import add_notes
-from .recover import repaired
+from .recover import MAX_UNFINISHED, repaired
 from .room import crowded, make_room
 from .run import Run
 from .terminate import after_invocation, close_iteration, terminate
@@ -135,7 +135,7 @@ async def act(run: Run, response: ModelResponse) -> str | None:
         repair = repaired(run, response)
         if repair is None:
             send_back(run)
-            return None
+            return "empty_reply" if run.memo.unfinished > MAX_UNFINISHED else None
         response = repair
     run.last_text = response.content or ""
     run.no_tool_calls = not response.tool_calls

@@ -26,8 +26,6 @@ def repaired(run: Run, response: ModelResponse) -> ModelResponse | None:
         run.state = run.state.evolve(messages=(*earlier, message))
         return response.evolve(message=message, stop_reason="tool_calls")
     run.memo.unfinished += 1
-    if run.memo.unfinished > MAX_UNFINISHED:
-        return response
     kept = (reply.evolve(content=prose),) if prose else ()
     run.state = run.state.evolve(messages=(*earlier, *kept, Message.user(UNFINISHED, automated=True)))
     return None

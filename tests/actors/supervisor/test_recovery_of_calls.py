@@ -223,3 +223,11 @@ async def test_held_text_of_a_tool_step_is_released_unless_it_shall_not(runtime:
     assert sum(chunk.done for chunk in chunks) == 2
     kinds = [event.event_type for event in events]
     assert kinds.index("model_chunk") < kinds.index("tool_start")
+
+
+@pytest.mark.spec("LOOP-58", "OURS-9")
+async def test_calls_that_break_off_again_and_again_are_no_answer(runtime: Runtime) -> None:
+    agent = Agent(ScriptedModel([text(UNFINISHED)], loop=True), [add], leaked_tool_call_formats=("hermes",))
+    result = await agent.arun("go")
+    assert (result.stop_reason, result.success, result.metrics.model_calls) == ("empty_reply", False, 3)
+    assert UNFINISHED not in [message.content for message in result.messages]
