@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ..protocol.config import AgentConfig
 from .tools.builtin.completion import with_explicit_tools
-from .tools.builtin.discovery import tool_search_for
+from .tools.builtin.discovery import with_tool_search
 from .tools.builtin.fetch import web_fetch_tool
 from .tools.builtin.search import web_search_tool
 from .tools.builtin.stored import stored_result_tool
@@ -32,8 +32,7 @@ def with_builtin_tools(config: AgentConfig, plugin_tools: Iterable[Tool] = ()) -
         web_search_tool(config.web_search) if config.web_search is not None else None,
         web_fetch_tool(config.web_fetch) if config.web_fetch is not None else None,
         stored_result_tool(config.tool_result_store) if config.tool_result_store is not None else None,
-        tool_search_for(tools),
     ]
     names = {tool.name for tool in tools}
-    tools = (*tools, *(tool for tool in offered if tool is not None and tool.name not in names))
+    tools = with_tool_search((*tools, *(tool for tool in offered if tool is not None and tool.name not in names)))
     return config if tools == config.tools else config.model_copy(update={"tools": tools})

@@ -73,7 +73,7 @@ class GroupCommit:
             outcomes = [from_wire(error.to_wire()) for _ in batch]
         except Exception as error:  # noqa: BLE001 - a defect in a store must reach its callers, not leave them waiting
             outcomes = [StoreUnavailable(f"the store failed: {type(error).__name__}: {error}") for _ in batch]
-        except BaseException:
+        except BaseException:  # also a cancellation: nobody may be left waiting; it is raised again
             for _, future in batch:
                 future.cancel()
             raise

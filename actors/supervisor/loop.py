@@ -72,8 +72,8 @@ async def open_turn(run: Run) -> str | None:
     if before:
         try:
             run.state = await before_invocation_all(before, run.request.prompt, run.state)
-        except Exception:
-            run.state = run.agent.blank_state  # refused: nothing has happened, what is stored stays as it is (LOOP-11)
+        except Exception:  # refused: nothing has happened, what is stored stays as it is (LOOP-11)
+            run.state = run.agent.blank_state
             raise
     if run.request.mode != "resume":
         return None

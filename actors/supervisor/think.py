@@ -67,6 +67,8 @@ async def ask(
     base = run.sent if messages is None else 0
     run.partial_text = ""
     heard = (lambda part: partial(run, part)) if run.watched else None
+    # the run's own settings are for the model that it talks to, not for the one that sums it up (LOOP-27)
+    settings = {**run.request.model_kwargs, **settings} if role == "primary" else settings
     while True:
         channel = run.agent_channel if base and run.agent_channel is not None else run.peers.agent(run.agent, run.id, attempt)
         if messages is None:
@@ -83,8 +85,7 @@ async def ask(
                 activated=run.activated_tools() if use_tools else (),
                 role=role,
                 stream=stream,
-                # the run's own settings are for the model that it talks to, not for the one that sums it up (LOOP-27)
-                model_kwargs={**run.request.model_kwargs, **settings} if role == "primary" else settings,
+                model_kwargs=settings,
             ),
             on_partial=heard,
         )

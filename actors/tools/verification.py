@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from ...protocol.config import VERIFICATION_TOOLS, WRITE_TOOLS
 from ...protocol.messages import ToolCall, ToolResult
 from ...protocol.state import ToolExecution
 
-WRITE_TOOLS = frozenset({"write_file", "write", "save", "create_file", "update_file"})
-VERIFICATION_TOOLS = frozenset({"run_command", "run_tests", "run", "execute", "pytest", "test"})
 UNVERIFIED = "unverified"
 REMINDER = "You changed something. Verify it (run it, test it or read it back) before you say that the task is complete."
 _NEVER_RAN = frozenset(

@@ -51,7 +51,7 @@ class Ledger:
                 _empty(self._stream)
             elif stat.S_ISREG(os.fstat(self._stream.fileno()).st_mode):
                 self.done, self._reruns = _recover(self._stream, path)
-        except BaseException:
+        except BaseException:  # whatever it was: the file is closed, and it is raised again
             self._stream.close()
             raise
         self._lines: list[bytes] = []

@@ -5,19 +5,18 @@ Source: spec API-12, MEM-11, MEM-13 to MEM-15.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from ....protocol.errors import ConfigurationError
-from ....protocol.settings import Settings
+from ....protocol.settings import SwitchedSettings
 
 MOST_RESERVED = 20_000
 MOST_OUTPUTS = 40_000
 
 
-class CompactionConfig(Settings):
+class CompactionConfig(SwitchedSettings):
     """How a run keeps its conversation within the model's context (spec API-12).
 
     Attributes:
@@ -33,7 +32,8 @@ class CompactionConfig(Settings):
         min_iterations_between_summaries: a second summary sooner than this ends the run.
     """
 
-    enabled: bool = True
+    field = "compaction"
+
     trigger_fraction: float = Field(default=0.9, gt=0, le=1)
     reserved_tokens: int | None = Field(default=None, ge=0)
     tail_turns: int = Field(default=6, ge=1)
@@ -42,25 +42,6 @@ class CompactionConfig(Settings):
     summary_model: Any = None
     summary_max_tokens: int | None = Field(default=None, ge=1)
     min_iterations_between_summaries: int = Field(default=3, ge=0)
-
-    @classmethod
-    def of(cls, setting: Any) -> Self:
-        """What ``setting`` means: a configuration, its fields as a dict, None or True (the default), False (off).
-
-        Raises:
-            ConfigurationError: anything else, or a field that is unknown or out of range.
-        """
-        if isinstance(setting, cls):
-            return setting
-        if setting is None or isinstance(setting, bool):
-            return cls(enabled=setting is not False)
-        if not isinstance(setting, Mapping):
-            raise ConfigurationError(f"compaction must be a CompactionConfig, a dict or a bool, not {type(setting).__name__}")
-        try:
-            return cls(**setting)
-        except ValidationError as error:
-            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
-            raise ConfigurationError(f"compaction: {problems}") from None
 
 
 class Budgets(NamedTuple):

@@ -171,7 +171,7 @@ class FailoverModel:
                 yield chunk if is_named or not chunk.done else chunk.evolve(model=self._title(place))
                 chunk = await anext(chunks, None)
             self._breaker(place).succeed()
-        except BaseException as error:
+        except BaseException as error:  # also a cancellation: it says something of the endpoint; raised again
             self._judge(place, error)
             raise
         finally:

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from inspect import isawaitable
 from typing import Any, NamedTuple, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from ....protocol.errors import ConfigurationError, ModelError, Overloaded, RateLimited, UmbelError
+from ....protocol.errors import ModelError, Overloaded, RateLimited, UmbelError
 from ....protocol.messages import Message, ModelChunk, ModelResponse
-from ....protocol.settings import Settings
+from ....protocol.settings import SwitchedSettings
 from .base import ModelProtocol, aclose
 from .gate import wait_until
 from .timing import SYSTEM, Timing
@@ -23,7 +23,7 @@ _JITTER_SHARE = 0.1
 _JITTER_MIN, _JITTER_MAX = 0.05, 2.0
 
 
-class RetryPolicy(Settings):
+class RetryPolicy(SwitchedSettings):
     """How transient failures of a provider are retried: full jitter under a ceiling that doubles, within a total time.
 
     Attributes:
@@ -35,31 +35,14 @@ class RetryPolicy(Settings):
         retry_unclassified: also retry exceptions that say nothing about being transient.
     """
 
-    enabled: bool = True
+    field = "model_retry"
+    short_form = dict
+
     max_retries: int = Field(default=6, ge=0)
     initial_delay: float = Field(default=1.0, ge=0)
     max_delay: float = Field(default=60.0, ge=0)
     budget: float = Field(default=300.0, ge=0)
     retry_unclassified: bool = False
-
-    @classmethod
-    def of(cls, setting: Any) -> Self:
-        """The policy that ``setting`` means: a policy, its fields as a dict, None or True (the default), False (off).
-
-        Raises:
-            ConfigurationError: anything else, or a field that is unknown or out of range.
-        """
-        if isinstance(setting, cls):
-            return setting
-        if setting is None or isinstance(setting, bool):
-            return cls(enabled=setting is not False)
-        if not isinstance(setting, dict):
-            raise ConfigurationError(f"model_retry must be a RetryPolicy, a dict or a bool, not {type(setting).__name__}")
-        try:
-            return cls(**setting)
-        except ValidationError as error:
-            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
-            raise ConfigurationError(f"model_retry: {problems}") from None
 
     def for_model(self, model: object) -> Self:
         """This policy with the model's own ``max_retries``, if it has one."""

@@ -56,7 +56,19 @@ class Priority(IntEnum):
     DEFAULT = 300
 
 
-class Hook:
+class Named:
+    """Base of what an agent is given by name and called in order of priority; the class's name is the default."""
+
+    name: str
+    priority: int = Priority.DEFAULT
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+
+
+class Hook(Named):
     """Base of hooks: nothing happens in any callback. Override those that you need.
 
     Attributes:
@@ -64,13 +76,7 @@ class Hook:
         priority: see :class:`Priority`.
     """
 
-    name: str = "Hook"
-    priority: int = Priority.DEFAULT
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "name" not in cls.__dict__:
-            cls.name = cls.__name__
+    name = "Hook"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, priority={int(self.priority)})"

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from ....protocol.errors import ConfigurationError, DefinitionError
 from ...tools.decorator import Tool, require_tools
-from .base import CALLBACKS, Priority
+from .base import CALLBACKS, Named
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__umbel_hook__"
@@ -31,7 +31,7 @@ def hook(*callbacks: str) -> Callable[[F], F]:
     return mark
 
 
-class Plugin:
+class Plugin(Named):
     """Base of plugins. Methods marked with ``@hook(...)`` are callbacks, methods made with ``@tool`` are tools.
 
     Attributes:
@@ -39,13 +39,7 @@ class Plugin:
         priority: of its callbacks, see :class:`Priority`.
     """
 
-    name: str = "Plugin"
-    priority: int = Priority.DEFAULT
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "name" not in cls.__dict__:
-            cls.name = cls.__name__
+    name = "Plugin"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, tools={[tool.name for tool in self.tools]})"

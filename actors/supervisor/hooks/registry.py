@@ -115,7 +115,7 @@ class HookRegistry:
         for hook in self._in_order(callback):
             try:
                 returned = await _run(hook, callback, *given)
-            except Exception:
+            except Exception:  # whatever a hook raised is logged with its name, and raised again (HOOK-30)
                 logger.exception("hook %s failed in %s", name_of(hook), callback)
                 raise
             if callback == "on_before_invocation" and returned is not None:

@@ -49,7 +49,7 @@ async def put_to_judge(prompt: str, ask: Ask) -> str:
     """
     try:
         response = await ask([Message.user(prompt)])
-    except Exception as error:
+    except Exception as error:  # whatever the model call raised means the same to the loop: no verdict
         cause = f"{type(error).__name__}: {error}"[:EVIDENCE_CHARS]
         raise JudgeFailed(f"the judge's model call failed: {cause}", cause=cause) from error
     text = (response.content or "").strip()

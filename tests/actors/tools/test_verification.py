@@ -7,12 +7,11 @@ import pytest
 from umbel.actors.tools.verification import (
     REMINDER,
     UNVERIFIED,
-    VERIFICATION_TOOLS,
-    WRITE_TOOLS,
     blocked,
     unverified_writes,
     wrote,
 )
+from umbel.protocol.config import VERIFICATION_TOOLS, WRITE_TOOLS
 from umbel.protocol.messages import Message, ToolCall
 from umbel.protocol.state import ToolExecution
 
