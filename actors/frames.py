@@ -12,8 +12,9 @@ from ..protocol.errors import DecodeError, RemoteError, UmbelError
 from ..protocol.messages import Frozen
 
 FRAME_BYTES = 80_000
+FRAME_MESSAGES = 64  # so that a burst from one peer does not keep what others sent waiting, and the peer has work early
 FRAME_VERSION = 1
-WINDOW = 4  # frames of one link under way at once
+WINDOW = 8  # frames of one link under way at once
 OK, WRONG_EPOCH, STALE_SENDER, FORGOTTEN = 0, 1, 2, 3
 
 Frames = tuple[bytes, Sequence[bytes]]
@@ -87,7 +88,7 @@ def cut(
             size += 1_000 + length // 1_000
         else:
             size += length + 40
-        if size > FRAME_BYTES and taken:
+        if taken and (size > FRAME_BYTES or len(taken) >= FRAME_MESSAGES):
             break
         queue.popleft()
         taken.append(envelope)

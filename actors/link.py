@@ -15,6 +15,7 @@ from ..protocol.errors import DeadlineExceeded, PeerLost, ProtocolError, StaleEp
 from ..protocol.messages import Frozen
 from .frames import (
     FORGOTTEN,
+    FRAME_MESSAGES,
     FRAME_VERSION,
     OK,
     STALE_SENDER,
@@ -33,7 +34,6 @@ from .open_requests import OpenRequests, again
 
 __all__ = ["Link", "LocalLink"]
 WORTH_A_CALL = 32  # messages that have queued up, before a further frame leaves while others are under way
-FULL = 128  # messages of one tick, before a frame leaves within it, so that the peer begins while the rest is made
 logger = logging.getLogger("umbel.mailbox")
 _Answer = asyncio.Future[Frames]
 _Sent = tuple[tuple[int, int], int, list[Any], list[bytes], _Answer] | None  # session, frame, its envelopes and large blobs
@@ -207,7 +207,7 @@ class Link:
             return
         self._queue.append(envelope)
         waiting = len(self._queue)
-        if waiting >= FULL and self._pumps < WINDOW and self._introduced and self._meeting is None:
+        if waiting >= FRAME_MESSAGES and self._pumps < WINDOW and self._introduced and self._meeting is None:
             self._start_pump(self._send())
         elif not self._fresh and (not self._pumps or (waiting >= WORTH_A_CALL and self._pumps < WINDOW)):
             self._fresh = True

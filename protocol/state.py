@@ -188,13 +188,19 @@ class AgentState(Frozen):
         )
 
     def with_tool_results(
-        self, executions: Sequence[ToolExecution], messages: Sequence[Message], *, now: datetime | None = None
+        self,
+        executions: Sequence[ToolExecution],
+        messages: Sequence[Message],
+        step: ReasoningStep | None = None,
+        *,
+        now: datetime | None = None,
     ) -> Self:
-        """Append a batch of executions, and the messages that answer its calls."""
+        """Append a batch of executions, the messages that answer its calls, and the step that it was."""
         return self._with(
             now,
+            reasoning_steps=self.reasoning_steps if step is None else (*self.reasoning_steps, step),
             tool_executions=(*self.tool_executions, *executions),
-            tool_history=(*self.tool_history, *(execution.tool_name for execution in executions)),
+            tool_history=(*self.tool_history, *[execution.tool_name for execution in executions]),
             messages=(*self.messages, *messages),
         )
 
@@ -264,9 +270,7 @@ class AgentState(Frozen):
         return self.evolve(tool_loop_warnings=(*self.tool_loop_warnings, (signature, len(self.reasoning_steps))))
 
     def _with(self, now: datetime | None, **changes: Any) -> Self:
-        if now is not None:
-            changes["updated_at"] = now
-        return self.evolve(**changes)
+        return self.evolve(**changes) if now is None else self.evolve(**changes, updated_at=now)
 
     # Queries
 
@@ -314,6 +318,8 @@ class AgentState(Frozen):
     @property
     def called_terminal_tool(self) -> bool:
         """A terminal tool among the last calls has run and succeeded; one that was blocked or failed does not count."""
+        if not self.tool_executions:
+            return False
         ids = {call.id for call in self.last_tool_calls if call.name in self.terminal_tools}
         return bool(ids) and any(done.tool_call_id in ids and done.success for done in reversed(self.tool_executions))
 
@@ -324,6 +330,8 @@ class AgentState(Frozen):
 
     def find_loop(self) -> Loop | None:
         """The tool loop that the newest reasoning steps form, if any."""
+        if len(self.reasoning_steps) < 2:
+            return None
         return find_loop(
             self.reasoning_steps,
             self.tool_loop_threshold,

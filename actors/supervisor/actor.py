@@ -61,6 +61,7 @@ class SupervisorActor:
         self._threads: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
         self._queued: dict[str, Queued] = {}
         self._over: dict[Channel, list[str]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def active(self) -> int:
@@ -135,7 +136,9 @@ class SupervisorActor:
     async def _run(self, request: StartRun, agent: Any, caller: Caller) -> RunFinished:
         enter_tool(None)  # of the call that may have asked for this run, if that is in the same process
         inside(f"inside the supervisor of run {request.run_id}")
-        run = self._runs[request.run_id] = Run(request, agent, caller, self._peers, self._forget)
+        self._loop = self._loop or asyncio.get_running_loop()  # kept: with Python 3.11 asking costs a system call
+        task = asyncio.current_task(self._loop)
+        run = self._runs[request.run_id] = Run(request, agent, caller, self._peers, self._forget, task)
         run.set_deadline()
         try:
             return RunFinished.trusted(outcome=await run_turn(run))

@@ -38,9 +38,7 @@ async def execute(run: Run, response: ModelResponse) -> str | None:
     """Run the calls of a reply. A stop reason when one asks a person, or when nothing but errors came back too often."""
     tools = run.agent.tools_by_name
     slots = [Slot(call, tools.get(call.name)) for call in response.tool_calls]
-    executions = await batch(run, slots, cut_off=response.stop_reason == "length")
-    record(run, response, slots)
-    return consequences(run, executions)
+    return consequences(run, await batch(run, slots, response))
 
 
 async def resume(run: Run) -> str | None:
@@ -52,16 +50,19 @@ async def resume(run: Run) -> str | None:
     return consequences(run, amend(run, slots))
 
 
-async def batch(run: Run, slots: list[Slot], *, cut_off: bool = False) -> list[ToolExecution]:
-    """Get the results of calls, and append them to the state: the records of those that are done."""
+async def batch(run: Run, slots: list[Slot], response: ModelResponse | None = None) -> list[ToolExecution]:
+    """Get the results of calls, and append them to the state: the records of those that are done.
+
+    The ``response`` that made the calls, unless an earlier segment has it, becomes a reasoning step with them.
+    """
     try:
-        await plan(run, slots, cut_off)
+        await plan(run, slots, cut_off=response is not None and response.stop_reason == "length")
         await dispatch(run, [slot for slot in slots if slot.result is None and slot.twin is None])
         if run.agent.hooks.after_tool and run.config.tool_event_order == "sequential":
             for slot in slots:
                 await after_tool(run, slot, perform)
     finally:
-        executions = fold(run, slots)  # also when the run is stopped: every call of the conversation has a result
+        executions = fold(run, slots, response)  # also when the run is stopped: every call of the conversation has a result
     return executions
 
 
@@ -231,7 +232,7 @@ async def call_tool(run: Run, slot: Slot) -> ToolResult:
 # record
 
 
-def fold(run: Run, slots: list[Slot]) -> list[ToolExecution]:
+def fold(run: Run, slots: list[Slot], response: ModelResponse | None) -> list[ToolExecution]:
     """In call order: execution record, event, and the message that answers the call. Calls that ask are left open."""
     executions: list[ToolExecution] = []
     answers: list[Message] = []
@@ -248,7 +249,8 @@ def fold(run: Run, slots: list[Slot]) -> list[ToolExecution]:
         executions.append(execution_of(slot, slot.result, now))
         answers.append(Message.tool(slot.result))
         complete(run, slot)
-    run.state = run.state.with_tool_results(executions, answers)
+    step = None if response is None else step_of(run, response, slots, now)
+    run.state = run.state.with_tool_results(executions, answers, step)
     waiting = [waits for slot in slots for waits in slot.asks]
     if waiting:
         run.state = run.state.evolve(turn=run.state.turn.evolve(interrupts=(*run.state.interrupts, *waiting)))
@@ -270,16 +272,15 @@ def execution_of(slot: Slot, result: ToolResult, now: datetime) -> ToolExecution
     )
 
 
-def record(run: Run, response: ModelResponse, slots: list[Slot]) -> None:
-    """Keep what this iteration thought and did, for loop detection and for the result."""
-    step = ReasoningStep.trusted(
+def step_of(run: Run, response: ModelResponse, slots: list[Slot], now: datetime) -> ReasoningStep:
+    """What this iteration thought and did, for loop detection and for the result."""
+    return ReasoningStep.trusted(
         iteration=run.state.iteration,
         thought=response.content,
         tool_calls=response.tool_calls,
-        tool_results=tuple(slot.result for slot in slots if slot.result is not None and not slot.asks),
-        timestamp=datetime.now(UTC),
+        tool_results=tuple([slot.result for slot in slots if slot.result is not None and not slot.asks]),
+        timestamp=now,
     )
-    run.state = run.state.with_reasoning_step(step)
 
 
 def amend(run: Run, slots: list[Slot]) -> list[ToolExecution]:

@@ -125,6 +125,7 @@ class Run:
         caller: Caller,
         peers: Peers,
         forget: Callable[[Channel, str], None],
+        task: asyncio.Task[Any] | None,
     ) -> None:
         self.request = request
         self.agent = agent
@@ -151,7 +152,7 @@ class Run:
         self.time_limit: float | None = None
         self._memo: Memo | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._task = asyncio.current_task()
+        self._task = task
         self._seq = 0
         self._forget = forget
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from umbel.actors.frames import WINDOW
+from umbel.actors.frames import FRAME_MESSAGES, WINDOW
 from umbel.actors.link import WORTH_A_CALL, Link
 from umbel.protocol.commands import Define, ForgetRuns, RunsCancelled
 from umbel.protocol.errors import DeadlineExceeded, PeerLost, ProtocolError, StaleEpoch
@@ -25,13 +25,20 @@ async def outcomes(*requests: asyncio.Future[Any]) -> list[Any]:
 
 
 async def test_one_burst_is_one_frame(link: Link, wire: FaultyTransport) -> None:
-    await asyncio.gather(*(link.request(quick(number)) for number in range(100)))
+    await asyncio.gather(*(link.request(quick(number)) for number in range(FRAME_MESSAGES)))
     assert wire.calls["deliver"] == 1
 
 
+async def test_a_frame_is_cut_at_so_many_messages(link: Link, wire: FaultyTransport, peer: Peer) -> None:
+    count = 3 * FRAME_MESSAGES + 1
+    await asyncio.gather(*(link.request(quick(number)) for number in range(count)))
+    assert wire.calls["deliver"] == 4
+    assert peer.seen == [str(number) for number in range(count)]
+
+
 async def test_quick_replies_come_back_with_the_frame(link: Link, wire: FaultyTransport) -> None:
-    await asyncio.gather(*(link.request(quick(number)) for number in range(100)))
-    await link.request(quick(100))
+    await asyncio.gather(*(link.request(quick(number)) for number in range(FRAME_MESSAGES)))
+    await link.request(quick(FRAME_MESSAGES))
     assert wire.calls["collect"] == 0
 
 
@@ -65,7 +72,7 @@ async def test_a_poll_without_news_is_made_again(link: Link, wire: FaultyTranspo
 
 
 async def test_a_frame_is_cut_at_80_kb(link: Link, wire: FaultyTransport) -> None:
-    texts = [str(number) + "x" * 1_000 for number in range(200)]
+    texts = [str(number) + "x" * 2_000 for number in range(100)]
     await asyncio.gather(*(link.request(bad(text)) for text in texts), return_exceptions=True)
     assert wire.calls["deliver"] == 3
 
