@@ -3,7 +3,7 @@
 One pair of processes shares one link, whatever number of runs talk over it, because a Ray call costs the same whether
 it carries one message or a hundred. The asking side holds a ``Link`` (``link.py``), the answering side a :class:`Mailbox`:
 
-    Link --deliver(frame)--> Mailbox    messages of one loop tick (cut at 64, and at 80 KB); while a frame is under way, messages
+    Link --deliver(frame)--> Mailbox    messages of one loop tick (cut at 64 or 80 KB); while a frame is under way, messages
                                         gather for the next one, and a few more leave only when many have gathered;
                                         the mailbox starts frames in their order, whatever order they arrive in;
                                         the call returns whatever replies are ready at once
