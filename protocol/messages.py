@@ -107,7 +107,7 @@ _set_private = BaseModel.__dict__["__pydantic_private__"].__set__
 _new = object.__new__
 
 
-class Frozen(BaseModel):
+class Frozen(BaseModel):  # noqa: PLW1641 - pydantic gives every frozen subclass a hash
     """Base of everything that crosses an actor border: immutable, tolerant of unknown fields, JSON-exact for bytes."""
 
     model_config = ConfigDict(
@@ -136,6 +136,10 @@ class Frozen(BaseModel):
     def trusted(cls, **values: Any) -> Self:
         """A new one without validation: for hot paths, with every required field, and values that are valid already."""
         raise NotImplementedError  # every subclass has its own, see _maker
+
+    def __eq__(self, other: object) -> bool:
+        """By value. Pydantic's own also looks at what no message has, and every default is compared on its way out."""
+        return self is other or (self.__class__ is other.__class__ and self.__dict__ == other.__dict__)
 
     def evolve(self, **changes: Any) -> Self:
         """A copy with ``changes`` applied, without validating again: for trusted values on hot paths."""
