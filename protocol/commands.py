@@ -37,6 +37,7 @@ from .messages import (
     ToolResult,
 )
 from .results import RunOutcome
+from .storage import JournalEntry
 
 message_type(ModelChunk)
 
@@ -320,6 +321,11 @@ class SaveCheckpoint(Frozen):
         state: the state's JSON object.
         metadata: searchable facts (run id, stop reason, finished).
         created_at: seconds since the epoch, UTC, by the writer's clock.
+        token: of the writer's lease. One that is smaller than the thread's is stale and refused; 0 is a writer without a
+            lease, who is refused where somebody has one, and in a thread that was deleted.
+        entries: added to the thread's journal together with the checkpoint.
+        settles: the state holds what the journal says; it is emptied, before ``entries`` are added.
+        statics: texts, by content hash, that states refer to and that the store does not have yet, as far as the writer knows.
     """
 
     store: str
@@ -331,6 +337,10 @@ class SaveCheckpoint(Frozen):
     state: bytes = Field(default=b"", exclude=True)
     metadata: JsonObject = NOTHING
     created_at: float = 0.0
+    token: int = 0
+    entries: tuple[JournalEntry, ...] = ()
+    settles: bool = False
+    statics: dict[str, str] = NOTHING
 
     attached = "state"
 
@@ -353,7 +363,13 @@ class LoadCheckpoint(Frozen):
 
 @message_type
 class CheckpointLoaded(Frozen):
-    """The checkpoint, deltas already folded in; ``checkpoint_id`` is None when the thread is new."""
+    """The checkpoint, deltas already folded in; ``checkpoint_id`` is None when the thread is new.
+
+    Attributes:
+        journal: of the thread, since the last checkpoint that settled it; only with the newest checkpoint.
+        statics: the texts that the state refers to, by content hash.
+        token: the thread's fencing token; 0 when nobody ever had a lease.
+    """
 
     checkpoint_id: str | None = None
     parent_id: str | None = None
@@ -361,6 +377,9 @@ class CheckpointLoaded(Frozen):
     metadata: JsonObject = NOTHING
     created_at: float = 0.0
     depth: int = 0
+    journal: tuple[JournalEntry, ...] = ()
+    statics: dict[str, str] = NOTHING
+    token: int = 0
 
     attached = "state"
 

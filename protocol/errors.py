@@ -43,6 +43,7 @@
     │   └── FetchRefused              a URL leads to where tools may not go
     ├── CheckpointError
     │   ├── CheckpointConflict        the stored thread moved on
+    │   ├── StaleWriter               a newer owner has the thread's lease, or it was deleted
     │   ├── StoreUnavailable
     │   └── NotStorable               a value that would not survive the round trip
     └── RuntimeClosed                 the runtime was shut down
@@ -364,6 +365,12 @@ class CheckpointConflict(CheckpointError):
     """The stored thread moved on since it was read."""
 
     code = "checkpoint_conflict"
+
+
+class StaleWriter(CheckpointError):
+    """Another owner took the thread's lease, or the thread was deleted: this writer must stop."""
+
+    code = "stale_writer"
 
 
 class StoreUnavailable(CheckpointError):

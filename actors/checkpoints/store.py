@@ -13,9 +13,23 @@ from pydantic_core import to_json
 
 from ...protocol.commands import CheckpointLoaded, CheckpointSaved, SaveCheckpoint
 from ...protocol.errors import CheckpointConflict, CheckpointError, NotStorable
+from ...protocol.storage import (
+    CallsRecorded,
+    CollectGarbage,
+    GarbageCollected,
+    LeaseReleased,
+    LeaseTaken,
+    ListThreads,
+    RecordCalls,
+    ReleaseLease,
+    TakeLease,
+    ThreadDeleted,
+    ThreadsListed,
+)
 
 MAX_STATE_BYTES = 256 * 1024 * 1024
 SaveOutcome = CheckpointSaved | CheckpointError
+RecordOutcome = CallsRecorded | CheckpointError
 
 
 class Store(ABC):
@@ -47,8 +61,9 @@ class Store(ABC):
 
         Returns:
             For each save, in order, :class:`CheckpointSaved`, :class:`CheckpointConflict` when its parent is not the
-            thread's newest checkpoint, or :class:`NotStorable` when trying again cannot help. One that is refused does
-            not disturb the others. A checkpoint id that the thread already holds is saved, and changes nothing.
+            thread's newest checkpoint, :class:`StaleWriter` when its token is not the thread's (see ``SaveCheckpoint.token``),
+            or :class:`NotStorable` when trying again cannot help. One that is refused does not disturb the others. A
+            checkpoint id that the thread already holds is saved, and changes nothing.
         """
 
     @abstractmethod
@@ -66,6 +81,47 @@ class Store(ABC):
     @abstractmethod
     async def history(self, thread_id: str, limit: int = 10) -> list[CheckpointLoaded]:
         """The newest ``limit`` checkpoints of a thread, newest first, without their states."""
+
+    async def record(self, records: Sequence[RecordCalls]) -> list[RecordOutcome]:
+        """Add to the journals of threads, in one transaction.
+
+        Returns:
+            For each, in order, :class:`CallsRecorded`, or :class:`StaleWriter` when its token is smaller than the thread's, or
+            the thread was deleted. An entry that is there already (same call and phase) changes nothing.
+        """
+        raise NotImplementedError
+
+    async def lease(self, request: TakeLease) -> LeaseTaken:
+        """Take or prolong the lease of a thread. Nothing need be stored in the thread yet.
+
+        Raises:
+            ThreadBusy: another owner has it, its lease has not ended, and the request does not steal;
+                ``details`` hold ``owner`` and ``expires_at``.
+        """
+        raise NotImplementedError
+
+    async def release(self, request: ReleaseLease) -> LeaseReleased:
+        """Give a lease back. The thread's token stays, so that what its owner sent late is refused all the same."""
+        raise NotImplementedError
+
+    async def threads(self, request: ListThreads) -> ThreadsListed:
+        """A page of threads. Deleted ones, and ones with a lease but no checkpoint, are not in it."""
+        raise NotImplementedError
+
+    async def delete(self, thread_id: str) -> ThreadDeleted:
+        """Delete a thread, its journal and its lease, and leave a tombstone.
+
+        Only a writer whose lease is newer than the deletion may begin the thread anew; every other is a ``StaleWriter``.
+        """
+        raise NotImplementedError
+
+    async def collect(self, request: CollectGarbage) -> GarbageCollected:
+        """Free space, a thread at a time, without keeping writers out for long.
+
+        ``keep`` folds a thread's older checkpoints into the oldest that stays. A thread with a lease is left alone. Texts that
+        no thread refers to any more go, too.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     async def close(self) -> None:

@@ -60,7 +60,7 @@ _COMPOSED: dict[Any, Callable[..., st.SearchStrategy[Any]]] = {
     tuple: _tuples,
     frozenset: lambda item: st.frozensets(values(item), max_size=3),
     list: lambda item: st.lists(values(item), max_size=3),
-    dict: lambda *_: json_objects,
+    dict: lambda _, item: json_objects if item is Any else st.dictionaries(st.text(max_size=8), values(item), max_size=3),
 }
 
 
