@@ -170,7 +170,7 @@ class Stamp(Hook):
             event.retry = event.result == "1 True"
 
 
-@pytest.mark.spec("API-32", "TOOL-38", "TOOL-40", "HOOK-16", "BUG-1", "BUG-2", "BUG-4")
+@pytest.mark.spec("API-32", "TOOL-38", "TOOL-40", "HOOK-16", "BUG-1", "BUG-2", "BUG-4", "BUG-7")
 async def test_perform_dangling_runs_the_call_with_hooks_and_their_retry(runtime: Runtime, tmp_path: Path) -> None:
     log = tmp_path / "log"
     gate = tmp_path / "gate"
