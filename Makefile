@@ -16,8 +16,8 @@ help: ## This list
 demo: .venv/.installed ## The main job, offline: a fleet of agents reviews the standard library on a local Ray
 	@$(BIN)/umbel demo $(ARGS)
 
-test: .venv/.installed-dev ## The test suite; ARGS="tests/protocol -k codec" for a part of it
-	@$(BIN)/pytest $(ARGS)
+test: .venv/.installed-dev ## The test suite, in two processes; ARGS="tests/protocol -k codec" for a part of it
+	@$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
 
 check: .venv/.installed-dev build/typing/umbel ## Lint, format, types and layers
 	@$(BIN)/ruff check .

@@ -12,6 +12,16 @@ import pytest_asyncio
 
 from umbel import Runtime
 
+RAY_GROUP = "ray"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What uses the session's Ray stays in one worker of pytest-xdist, so that there is one Ray."""
+    for item in items:
+        if "ray_cluster" in getattr(item, "fixturenames", ()) or item.get_closest_marker("ray") is not None:
+            item.add_marker(pytest.mark.xdist_group(RAY_GROUP))
+
 
 @pytest.fixture(scope="session")
 def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:

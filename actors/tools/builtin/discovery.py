@@ -60,15 +60,6 @@ def activated(executions: Iterable[ToolExecution]) -> frozenset[str]:
     return frozenset(found)
 
 
-def offered(tools: Iterable[Tool], executions: Iterable[ToolExecution]) -> tuple[Tool, ...]:
-    """The tools whose schemas the model is given at this point of a run: all but the deferred ones not found yet.
-
-    All of them can be executed; this is about what the model knows.
-    """
-    found = activated(executions)
-    return tuple(each for each in tools if not each.deferred or each.name in found)
-
-
 def with_tool_search(tools: Iterable[Tool]) -> tuple[Tool, ...]:
     """``tools`` and, if some are deferred and none has its name, ``tool_search`` over those."""
     own = tuple(tools)

@@ -237,7 +237,7 @@ class Formatted:
         return text(f'{{"city": "{asked}", "days": 1}}')
 
 
-@pytest.mark.spec("LOOP-46")
+@pytest.mark.spec("LOOP-46", "BUG-70")
 async def test_a_native_format_is_asked_for_only_where_no_tools_are_offered(runtime: Runtime) -> None:
     async def city(agent: Agent) -> str:
         return (await agent.arun("plan")).parsed_as(Trip).city

@@ -209,7 +209,7 @@ async def test_hooks_are_told_of_a_run_that_was_stopped(runtime: Runtime, tmp_pa
     assert went_on.message == "on we go" and len(went_on.tool_executions) == 1
 
 
-@pytest.mark.spec("LOOP-86", "OURS-3")
+@pytest.mark.spec("LOOP-86", "OURS-3", "BUG-8")
 async def test_a_pause_is_stored_before_it_is_told(runtime: Runtime, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/t.db"
     agent = Agent(ScriptedModel([tool_call("book", hotel="Ritz"), text("ok")]), [book], checkpointer=url)

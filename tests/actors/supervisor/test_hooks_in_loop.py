@@ -72,6 +72,7 @@ class Recorder(Hook):
 @pytest.mark.spec(
     "HOOK-3", "HOOK-7", "HOOK-8", "HOOK-9", "HOOK-10", "HOOK-11", "HOOK-12", "HOOK-13", "LOOP-16", "LOOP-103", "HOOK-28"
 )
+@pytest.mark.spec("BUG-18")
 async def test_every_callback_fires_in_its_order(runtime: Runtime, tmp_path: Path) -> None:
     log = tmp_path / "log"
     agent = Agent(

@@ -43,7 +43,7 @@ def both(checkpointer: str | None = None, **settings: Any) -> Agent:
     return Agent(ScriptedModel([calls, text("All set.")]), [book, add], checkpointer=checkpointer, **settings)
 
 
-@pytest.mark.spec("OURS-2", "OURS-3", "LOOP-125", "EVT-18", "API-22", "LOOP-128", "TOOL-36")
+@pytest.mark.spec("OURS-2", "OURS-3", "LOOP-125", "EVT-18", "API-22", "LOOP-128", "TOOL-36", "BUG-11")
 async def test_a_pause_is_visible(runtime: Runtime) -> None:
     result = await booking().arun("Book the Ritz.")
     assert (result.stop_reason, result.success, result.message) == ("interrupted", False, "")
@@ -79,7 +79,7 @@ async def test_another_process_resumes_a_thread(runtime: Runtime, tmp_path: Path
         await booking(url).aresume("yes", thread_id="t")
 
 
-@pytest.mark.spec("OURS-2", "LOOP-90", "TOOL-39")
+@pytest.mark.spec("OURS-2", "LOOP-90", "TOOL-39", "BUG-10")
 async def test_siblings_finish_and_answers_find_their_call_in_any_order(runtime: Runtime, tmp_path: Path) -> None:
     agent = both(f"sqlite:///{tmp_path}/threads.db")
     paused = await agent.arun("Book both.", thread_id="t")
@@ -96,7 +96,7 @@ async def test_siblings_finish_and_answers_find_their_call_in_any_order(runtime:
     assert [done.result for done in result.tool_executions] == ["3", "did not book Savoy", "booked Ritz"]
 
 
-@pytest.mark.spec("OURS-2")
+@pytest.mark.spec("OURS-2", "BUG-6")
 async def test_a_call_may_ask_again(runtime: Runtime) -> None:
     agent = Agent(ScriptedModel([tool_call("twice"), text("Good.")]), [twice])
     first = await agent.arun("Ask.")
@@ -133,7 +133,7 @@ async def test_a_child_that_pauses_pauses_its_parent(runtime: Runtime) -> None:
     assert result.stop_reason == "complete" and [done.result for done in result.tool_executions] == ["All set."]
 
 
-@pytest.mark.spec("EVT-26", "OURS-2")
+@pytest.mark.spec("EVT-26", "OURS-2", "BUG-3")
 async def test_a_resumed_call_announces_itself(runtime: Runtime) -> None:
     agent = booking()
     await agent.arun("Book the Ritz.")

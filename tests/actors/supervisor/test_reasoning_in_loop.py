@@ -100,7 +100,7 @@ async def test_in_explicit_mode_confidence_ends_nothing(runtime: Runtime) -> Non
     assert (result.stop_reason, result.iterations) == ("terminal_tool", 4) and result.confidence > 0.1
 
 
-@pytest.mark.spec("OURS-12", "REAS-12")
+@pytest.mark.spec("OURS-12", "REAS-12", "BUG-26")
 async def test_searches_with_different_queries_are_no_loop(runtime: Runtime) -> None:
     _, result = await watched(Agent(ScriptedModel([*lookups(5), text("42")]), [lookup], reflexion=True))
     assert result.message == "42" and result.confidence > 0.5

@@ -60,7 +60,7 @@ async def test_any_object_can_ask_the_store_what_a_thread_waits_for(runtime: Run
 # resume
 
 
-@pytest.mark.spec("API-29", "API-30", "BUG-12")
+@pytest.mark.spec("API-29", "API-30", "BUG-12", "BUG-9")
 async def test_without_a_thread_id_exactly_one_pause_must_be_known(runtime: Runtime, tmp_path: Path) -> None:
     agent = paying(checkpointer=store(tmp_path))
     with pytest.raises(NotPaused, match="saw 0 pause"):
@@ -150,7 +150,7 @@ async def test_several_answers_at_once_each_find_their_call(runtime: Runtime, tm
     assert events[-1].event_type == "terminate" and agent.pending_interrupts() == []
 
 
-@pytest.mark.spec("API-33")
+@pytest.mark.spec("API-33", "BUG-13")
 async def test_an_answer_that_fits_nothing_loses_nothing(runtime: Runtime, tmp_path: Path) -> None:
     agent = paying(checkpointer=store(tmp_path))
     await agent.arun("pay", thread_id="t")
@@ -170,7 +170,7 @@ class Stamp(Hook):
             event.retry = event.result == "1 True"
 
 
-@pytest.mark.spec("API-32", "TOOL-38", "TOOL-40", "HOOK-16")
+@pytest.mark.spec("API-32", "TOOL-38", "TOOL-40", "HOOK-16", "BUG-1", "BUG-2", "BUG-4", "BUG-7")
 async def test_perform_dangling_runs_the_call_with_hooks_and_their_retry(runtime: Runtime, tmp_path: Path) -> None:
     log = tmp_path / "log"
     gate = tmp_path / "gate"
@@ -204,7 +204,7 @@ async def test_a_call_that_only_asks_is_never_performed(runtime: Runtime) -> Non
     assert results(await agent.aresume("blue")) == ["blue"]
 
 
-@pytest.mark.spec("OURS-1", "API-34")
+@pytest.mark.spec("OURS-1", "API-34", "BUG-5")
 async def test_a_resumed_segment_has_every_feature_of_the_first(runtime: Runtime, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
 

@@ -265,7 +265,7 @@ class TestSummarize:
         assert [m for m in done.messages if m.metadata.get(MEMORY_BLOCK) or m.metadata.get(TURN_ONLY)] == pinned
         assert next(m for m in messages if m.role == "user" and not m.metadata) in done.messages
 
-    @pytest.mark.spec("MEM-15")
+    @pytest.mark.spec("MEM-15", "BUG-54")
     async def test_the_summary_is_a_marked_note_in_the_users_role(self) -> None:
         model = SummaryModel("the summary")
         done = await forced(talk(12), 1_200, summarise=model)

@@ -102,6 +102,7 @@ async def test_tool_loop(llmock: Any, make: Any, streaming: bool) -> None:
     llmock.assert_resilient(strict=True)
 
 
+@pytest.mark.spec("BUG-61")
 async def test_the_same_reply_streamed_and_whole(llmock: Any, make: Any) -> None:
     """BUG-61."""
     llmock.call_tool("get_weather", {"city": "Paris"}, text="Let me look.", times=2)
@@ -250,6 +251,7 @@ for _ in range(3):
 
 
 @pytest.mark.parametrize("closes", ["closes", "leaves open"])
+@pytest.mark.spec("BUG-49")
 def test_three_event_loops_one_after_the_other(llmock: Any, closes: str) -> None:
     """BUG-49: connections of a loop that is over must not be used in the next, closed or not."""
     # A process of its own: what is left open warns whenever it happens to be collected.

@@ -126,6 +126,7 @@ def test_metadata_stays_here() -> None:
     assert "secret" not in str(encode_messages([Message.user("hi", secret="secret")]))
 
 
+@pytest.mark.spec("BUG-23")
 def test_later_system_messages() -> None:
     history = [Message.system("a"), Message.system("b"), Message.user("u"), Message.system("note"), Message.assistant("x")]
     assert [m["role"] for m in encode_messages(history)] == ["system", "system", "user", "system", "assistant"]

@@ -134,7 +134,7 @@ def test_every_callback_has_its_direction(callback: str) -> None:
     assert [len(getattr(hooks, other)) for name, other in TUPLES.items() if name != callback] == [0] * 8
 
 
-@pytest.mark.spec("HOOK-2", "HOOK-5")
+@pytest.mark.spec("HOOK-2", "HOOK-5", "BUG-43")
 def test_priority_decides_and_equal_priorities_keep_the_order_of_the_list() -> None:
     log: list[tuple[str, str]] = []
     given = [("x", 300), ("business", 250), ("y", 300), ("security", 50), ("observability", 150)]

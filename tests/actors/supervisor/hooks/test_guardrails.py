@@ -203,7 +203,7 @@ async def test_violations_are_kept_per_run_stored_and_told() -> None:
     assert len(plain) == 1
 
 
-@pytest.mark.spec("HOOK-38")
+@pytest.mark.spec("HOOK-38", "BUG-40")
 @pytest.mark.parametrize(
     ("actions", "says"),
     [

@@ -311,6 +311,7 @@ async def test_a_run_joins_its_callers_trace(told: Telemetry) -> None:
 
 
 @pytest.mark.case(31)
+@pytest.mark.spec("BUG-65")
 async def test_a_child_run_joins_its_parents_trace_and_a_later_turn_only_links_to_it(told: Telemetry) -> None:
     parent, state = await root_of(told, "r1", {"traceparent": CALLER})
     child, _ = await root_of(told, "r1.call_7", child_metadata(state.metadata))
@@ -340,6 +341,7 @@ async def test_a_tool_can_hang_its_own_spans_below_the_run(told: Telemetry) -> N
 
 
 @pytest.mark.case(31)
+@pytest.mark.spec("BUG-65")
 def test_spans_of_one_trace_link_across_processes(told: Telemetry) -> None:
     parent, state = asyncio.run(root_of(told, "r1", {}))
     given = json.dumps({"run_id": "r1.c1", "metadata": child_metadata(state.metadata)})

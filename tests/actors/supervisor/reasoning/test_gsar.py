@@ -287,7 +287,7 @@ class TestAssess:
     async def test_the_gate_lets_good_answers_pass(self, judge_of: Any) -> None:
         assert (await assess("It was paid.", [], judge_of(GOOD), GATE)).decision == "proceed"
 
-    @pytest.mark.spec("REAS-41", "OURS-11")
+    @pytest.mark.spec("REAS-41", "OURS-11", "BUG-20")
     @pytest.mark.parametrize("failure", [Overloaded("busy"), RuntimeError("broken"), None, "no JSON"])
     async def test_the_gate_is_closed_when_the_judge_fails(self, judge_of: Any, failure: Any) -> None:
         with pytest.raises(GsarRejected) as caught:

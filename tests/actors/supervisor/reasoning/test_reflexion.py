@@ -144,7 +144,7 @@ class TestLoop:
         assert (reflection.assessment, reflection.confidence_delta) == ("loop_detected", -0.3)
         assert "search" in (reflection.guidance or "")
 
-    @pytest.mark.spec("REAS-12", "STATE-36", "OURS-12")
+    @pytest.mark.spec("REAS-12", "STATE-36", "OURS-12", "BUG-26")
     def test_the_same_tool_with_other_arguments_or_results_is_no_loop(self, ran: Make) -> None:
         queries = after_steps(*(("search", f"query {n}", "r") for n in range(6)))
         polling = after_steps(*(("status", "job", f"{n} %") for n in range(6)))

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from umbel import tool
-from umbel.actors.tools.builtin.discovery import activated, offered, search, tool_search_for, with_tool_search
+from umbel import Agent, tool
+from umbel.actors.tools.builtin.discovery import activated, search, tool_search_for, with_tool_search
 from umbel.actors.tools.decorator import Tool
 from umbel.actors.tools.invoke import invoke
 from umbel.protocol.messages import ToolResult
 from umbel.protocol.state import ToolExecution
+from umbel.testing import ScriptedModel
 
 Make = Callable[..., Any]
 
@@ -85,12 +86,17 @@ def test_nothing_else_activates(name: str, text: str | None, error: str | None) 
     assert activated([ToolExecution(tool_name=name, tool_call_id="c", result=text, error=error)]) == frozenset()
 
 
+def names(schemas: list[dict[str, Any]]) -> list[str]:
+    return [schema["function"]["name"] for schema in schemas]
+
+
 @pytest.mark.spec("TOOL-28")
 async def test_schemas_are_hidden_until_found(request_for: Make) -> None:
     tools = with_tool_search(TOOLS)
-    assert [each.name for each in offered(tools, [])] == ["email_now", "tool_search"]
-    found = [execution(await invoke(*request_for(tools[-1], query="inbox")))]
-    assert [each.name for each in offered(tools, found)] == ["read_email", "email_now", "tool_search"]
+    agent = Agent(ScriptedModel([]), list(TOOLS))
+    assert names(agent.schemas()) == ["email_now", "tool_search"]
+    found = activated([execution(await invoke(*request_for(tools[-1], query="inbox")))])
+    assert sorted(names(agent.schemas(found))) == ["email_now", "read_email", "tool_search"]
     assert with_tool_search(tools) == tools, "a tool of that name wins"
     assert with_tool_search(TOOLS[3:]) == TOOLS[3:]
 
