@@ -26,7 +26,7 @@ from ...protocol.commands import CheckpointLoaded, SaveCheckpoint
 from ...protocol.errors import CheckpointError, SchemaVersionError
 from ...protocol.messages import Message, clean_value
 from ...protocol.state import AgentState
-from .static_parts import digests, put_back, take_out
+from . import echoes, static_parts
 from .storable import check_json, check_model
 
 CHAIN_KEY = "_chain"
@@ -91,7 +91,7 @@ def build_save(
     kind: Literal["snapshot", "delta"]
     if baseline is None or changed is None:
         kind, base, known = "snapshot", 0, frozenset[str]()
-        body, texts = _serialise(durable, None)
+        body, texts = _serialise(durable, 0, None)
         depth, snapshot_bytes, delta_bytes = 0, len(body), 0
     else:
         kind, base = "delta", len(baseline.state.messages)
@@ -99,7 +99,7 @@ def build_save(
         chain |= {"first": True} if first else {}
         # What the new prompt replaces may have been the only reference to its text.
         known = frozenset[str]() if first else baseline.statics
-        body, texts = _serialise(durable.evolve(**fields), set(fields))
+        body, texts = _serialise(durable.evolve(**fields), base - first, set(fields))
         depth, snapshot_bytes, delta_bytes = baseline.depth + 1, baseline.snapshot_bytes, baseline.delta_bytes + len(body)
     chain |= {"snapshot_bytes": snapshot_bytes, "delta_bytes": delta_bytes}
     save = SaveCheckpoint.model_construct(
@@ -141,9 +141,10 @@ def restore(loaded: CheckpointLoaded) -> Baseline | None:
         path = ".".join(map(str, first["loc"]))
         raise CheckpointError(f"{where} is damaged: {path}: {first['msg']}") from None
     stored = state.messages
-    state = state.evolve(messages=put_back(stored, loaded.statics, where))
+    state = state.evolve(messages=static_parts.put_back(stored, loaded.statics, where))
+    state = echoes.put_back(state, where)
     size, grown = int(chain.get("snapshot_bytes", len(loaded.state))), int(chain.get("delta_bytes", 0))
-    return Baseline(loaded.checkpoint_id, state, loaded.depth, size, grown, digests(stored))
+    return Baseline(loaded.checkpoint_id, state, loaded.depth, size, grown, static_parts.digests(stored))
 
 
 def fold(snapshot: bytes, deltas: Sequence[tuple[int, bytes]], *, where: str = "a checkpoint") -> bytes:
@@ -248,11 +249,11 @@ def _changes(old: AgentState, new: AgentState) -> tuple[dict[str, Any], dict[str
     return fields, bases, first
 
 
-def _serialise(state: AgentState, fields: set[str] | None) -> tuple[bytes, dict[str, str]]:
-    """``fields`` of the state as JSON, and the texts that it only refers to."""
+def _serialise(state: AgentState, place: int, fields: set[str] | None) -> tuple[bytes, dict[str, str]]:
+    """``fields`` of the state, whose messages begin at ``place``, as JSON; and the texts that it only refers to."""
     check_model(state, "state", fields)
-    messages, texts = take_out(state.messages)
-    state = state.evolve(messages=messages)
+    messages, texts = static_parts.take_out(state.messages)
+    state = echoes.take_out(state, place, fields).evolve(messages=messages)
     try:
         return AgentState.__pydantic_serializer__.to_json(state, include=fields), texts
     except (PydanticSerializationError, UnicodeEncodeError):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from umbel import Agent, Runtime
-from umbel.testing import ScriptedModel, text
+from umbel import Agent, Runtime, tool
+from umbel.testing import ScriptedModel, text, tool_call
 
 TURNS, SIZE = 120, 4_096
 
@@ -46,3 +46,29 @@ async def test_many_turns_of_4_kb_take_less_than_twice_their_bytes(tmp_path: Pat
     fixed = len(prompt) if isinstance(prompt, str) else 0
     assert count == TURNS
     assert TURNS * SIZE < size < 2 * TURNS * SIZE + fixed
+
+
+@tool
+async def read(number: int) -> str:
+    """Read 4 KB of something."""
+    return f"{number} " + os.urandom(SIZE // 2).hex()
+
+
+@pytest.mark.case(17)
+@pytest.mark.spec("OURS-22")
+async def test_many_tool_results_of_4_kb_take_about_twice_their_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    calls = [tool_call("read", number=number) for number in range(TURNS)]
+    agent = Agent(
+        ScriptedModel([*calls, text("ok")]),
+        [read],
+        checkpointer=f"sqlite:///{path}?synchronous=normal",
+        context_window=10**9,
+        max_iterations=500,
+    )
+    async with Runtime(inline=True):
+        result = await agent.arun("go", thread_id="t")
+    assert result.success and len(result.tool_executions) == TURNS
+    size, count = stored(path)
+    assert count > TURNS
+    assert TURNS * SIZE < size < 2.2 * TURNS * SIZE, "not once for each of the places where the state has them"
