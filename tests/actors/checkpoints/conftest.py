@@ -12,6 +12,8 @@ import pytest
 from umbel.actors.checkpoints import Store, open_store
 from umbel.protocol.commands import SaveCheckpoint
 
+pytest.register_assert_rewrite("umbel.actors.checkpoints.conformance")
+
 SaveMaker = Callable[..., SaveCheckpoint]
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -26,10 +28,10 @@ def save() -> SaveMaker:
     return _save
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "file"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Every store, one after the other: what a test with this fixture shows holds for all of them."""
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/deep/er/checkpoints.sqlite"
+    return "memory://" if request.param == "memory" else f"{request.param}:///{tmp_path}/deep/er/checkpoints?synchronous=normal"
 
 
 @pytest.fixture
@@ -41,11 +43,11 @@ async def store(url: str) -> AsyncIterator[Store]:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start ``writer.py`` as a process of its own; whatever still runs at the end of the test is killed."""
+    """Start a worker as a process of its own; whatever still runs at the end of the test is killed."""
     processes: list[subprocess.Popen[str]] = []
 
     def start(*arguments: object) -> subprocess.Popen[str]:
-        command = [sys.executable, str(Path(__file__).with_name("writer.py")), *map(str, arguments)]
+        command = [sys.executable, "-m", "umbel.actors.checkpoints.conformance.worker", *map(str, arguments)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         processes.append(process)
