@@ -356,10 +356,13 @@ class Runnable:
                 self._remember(outcome)
             return outcome
         except PeerLost as error:
-            raise RunLost(
-                f"run {request.run_id} of {self.title} was lost: {error.message}. Nothing durable was kept; run it again",
-                run_id=request.run_id,
-            ) from error
+            kept = (
+                "Nothing durable was kept; run it again"
+                if request.thread_id is None
+                else f"What its thread {request.thread_id!r} holds is kept: continue_turn goes on with it"
+            )
+            message = f"run {request.run_id} of {self.title} was lost: {error.message}. {kept}"
+            raise RunLost(message, run_id=request.run_id) from error
         finally:
             del self._active[request.run_id]
 

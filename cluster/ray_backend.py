@@ -21,6 +21,7 @@ from .cell import SUPERVISOR, shard_of
 from .host import Identity, RayTransport
 from .loops import at_loop_end
 from .ray_actors import RayActors
+from .recovering import recovering
 
 Shard = tuple[asyncio.AbstractEventLoop, Link]  # the link to a supervisor, and whose it is
 
@@ -29,7 +30,7 @@ class RayBackend:
     """Runs agents on the actors of a Ray cluster. May be used from any number of threads and event loops."""
 
     def __init__(self, topology: Topology, address: str | None, namespace: str | None, options: dict[str, Any]) -> None:
-        shape = settled(topology)
+        self._shape = shape = settled(topology)
         self._shards = shape.supervisors or 1
         self._actors = RayActors(shape, namespace or f"run-{uuid.uuid4().hex[:8]}", address, options)
         self._name = f"driver-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -55,6 +56,8 @@ class RayBackend:
         _, link = self._running[request.run_id] = shard
         link.define(request.definition, self._blobs.__getitem__)
         try:
+            if request.thread_id is not None and definition.checkpointer is not None:
+                return await recovering(link, request, on_event, self._shape)
             return (await link.request(request, on_partial=on_event)).outcome  # type: ignore[no-any-return]
         except asyncio.CancelledError:
             await link.told()  # the supervisor must hear of it before this loop may close

@@ -133,7 +133,8 @@ async def plan(run: Run, slots: list[Slot], cut_off: bool) -> None:
                 if emitted:
                     announce(run, slot)
                     run.publish(emitted)
-            if slot.result is None and slot.tool.idempotent and call.malformed_arguments is None:
+            refused = slot.result is not None  # type: ignore[redundant-expr]  # by a hook
+            if not refused and slot.tool.idempotent and call.malformed_arguments is None:
                 reuse(run, slot, equal)
 
 

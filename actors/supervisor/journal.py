@@ -139,8 +139,9 @@ async def end(run: Run, slot: Slot, result: ToolResult) -> None:
 
 def recall(run: Run, slots: Iterable[Slot]) -> None:
     """Give the calls of a batch that a crash broke off what the journal knows of them."""
+    known = run.journal or {}
     for slot in slots:
-        entry = run.journal.get(slot.call.id)
+        entry = known.get(slot.call.id)
         if entry is None or slot.tool is None or not leaves_entries(slot):
             continue
         if entry.phase == "begun":

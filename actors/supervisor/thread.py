@@ -94,16 +94,18 @@ def new_turn(run: Run, stored: AgentState | None) -> None:
 
 
 def check_goes_on(run: Run, stored: AgentState) -> None:
-    """Refuse to go on with a turn that is over, or to continue one that waits for answers.
+    """Refuse to go on with a turn that is over, to continue one that waits for answers, and to answer one that does not.
 
     Raises:
-        NotPaused: the turn is over; or it waits for answers and none came.
+        NotPaused: see above.
     """
     goes_on = run.request.mode == "continue"
     if stored.turn.stop_reason is not None and not (goes_on and stored.turn.stop_reason == "error"):
         raise NotPaused(f"{where(run)}: its last turn is finished ({stored.turn.stop_reason}); begin a new one instead")
     if goes_on and stored.interrupts:
         raise NotPaused(f"{where(run)} waits for answers: resume it instead")
+    if not goes_on and not stored.interrupts:
+        raise NotPaused(f"{where(run)} is not paused: there is nothing to answer")
 
 
 def take_up(run: Run, stored: AgentState) -> None:
@@ -147,9 +149,7 @@ def open_calls(messages: tuple[Message, ...]) -> list[ToolCall]:
     return [call for message in messages for call in message.tool_calls if call.id not in answered]
 
 
-def close_open_calls(
-    messages: tuple[Message, ...], journal: Mapping[str, JournalEntry] | None = None
-) -> tuple[Message, ...]:
+def close_open_calls(messages: tuple[Message, ...], journal: Mapping[str, JournalEntry] | None = None) -> tuple[Message, ...]:
     """Answer the calls that an earlier turn left open, for a turn that does not go on: they are not run again.
 
     What the journal knows of them is the answer; of the others nobody knows.
