@@ -133,7 +133,7 @@ async def plan(run: Run, slots: list[Slot], cut_off: bool) -> None:
                 if emitted:
                     announce(run, slot)
                     run.publish(emitted)
-            refused = slot.result is not None  # type: ignore[redundant-expr]  # by a hook
+            refused = slot.result is not None  # by a hook
             if not refused and slot.tool.idempotent and call.malformed_arguments is None:
                 reuse(run, slot, equal)
 
