@@ -22,11 +22,9 @@ from ..protocol.commands import (
     Define,
     ExecuteCall,
     ForgetRuns,
-    LoadCheckpoint,
     LoadInterrupts,
     Ping,
     Pong,
-    SaveCheckpoint,
     StartRun,
     SubagentAnswer,
     SubagentHeard,
@@ -88,8 +86,8 @@ class Cell:
             self._closers.append(executor.close)
         if CHECKPOINTER in roles:
             checkpointer = CheckpointerActor()
-            self.mailbox.on(SaveCheckpoint, checkpointer.save)
-            self.mailbox.on(LoadCheckpoint, checkpointer.load)
+            for request, handler in checkpointer.handlers().items():
+                self.mailbox.on(request, handler)
             self._closers.append(checkpointer.close)
 
     async def close(self) -> None:

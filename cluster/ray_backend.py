@@ -17,12 +17,12 @@ from ..protocol.config import Topology
 from ..protocol.errors import RuntimeClosed, UmbelError
 from ..protocol.messages import Frozen
 from ..protocol.results import RunOutcome
-from .cell import SUPERVISOR, shard_of
+from .cell import CHECKPOINTER, SUPERVISOR, shard_of
 from .host import Identity, RayTransport
 from .loops import at_loop_end
 from .ray_actors import RayActors
 
-Shard = tuple[asyncio.AbstractEventLoop, Link]  # the link to a supervisor, and whose it is
+Shard = tuple[asyncio.AbstractEventLoop, Link]  # the link to a supervisor (or, last, the checkpointer), and whose it is
 
 
 class RayBackend:
@@ -69,6 +69,13 @@ class RayBackend:
         _, link = links[shard_of(thread_id, self._shards)]
         return await link.request(message)
 
+    async def ask_checkpointer(self, message: Frozen) -> Any:
+        """The checkpointer's reply to a message about threads."""
+        loop = asyncio.get_running_loop()
+        links = self._links.get(loop) or await self._connect(loop)
+        _, link = links[self._shards]
+        return await link.request(message)
+
     def cancel(self, run_id: str, request: StartRun) -> None:
         running = self._running.get(run_id)
         if running is not None:
@@ -107,7 +114,7 @@ class RayBackend:
             self._links.pop(ended, None)
             self._guards.pop(ended, None)
         me = Identity(self._actors.namespace, f"{self._name}-{next(self._numbers)}", self._actors.secret)
-        peers = [f"{SUPERVISOR}/default/{shard}" for shard in range(self._shards)]
+        peers = [*(f"{SUPERVISOR}/default/{shard}" for shard in range(self._shards)), f"{CHECKPOINTER}/default/0"]
         self._links[loop] = [(loop, Link(me.name, time.time_ns(), peer, RayTransport(me, peer), eager=True)) for peer in peers]
         self._guards[loop] = await at_loop_end(self.close_here)
         return self._links[loop]
