@@ -437,11 +437,12 @@ def from_wire(data: dict[str, Any]) -> UmbelError:
 _BY_CODE = _tree(UmbelError)
 
 __all__ = [
-    "ActorError", "AuthenticationFailed", "BadRequest", "CheckpointConflict", "CheckpointError", "CheckpointNotFound", "ConfigurationError",
-    "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "FetchRefused", "GsarRejected",
-    "GuardrailViolation", "InvalidArguments", "JudgeFailed", "MalformedResponse", "MessageTooLarge", "MissingExtra",
-    "ModelConnectionError", "ModelError", "ModelServerError", "ModelTimeout", "NoCheckpointer", "NotPaused", "NotStorable", "OutcomeUnknown",
-    "Overloaded", "PeerLost", "ProtocolError", "RateLimited", "RemoteError", "RequestCancelled", "RunError", "RunFailed",
-    "RunLost", "RuntimeClosed", "SchemaVersionError", "StaleEpoch", "StoreUnavailable", "ThreadBusy", "ToolCrashed",
-    "ToolError", "ToolTimeout", "UmbelError", "UnknownKind", "UnknownTask", "UnknownTool", "from_wire",
+    "ActorError", "AuthenticationFailed", "BadRequest", "CheckpointConflict", "CheckpointError", "CheckpointNotFound",
+    "ConfigurationError", "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "FetchRefused",
+    "GsarRejected", "GuardrailViolation", "InvalidArguments", "JudgeFailed", "MalformedResponse", "MessageTooLarge",
+    "MissingExtra", "ModelConnectionError", "ModelError", "ModelServerError", "ModelTimeout", "NoCheckpointer", "NotPaused",
+    "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost", "ProtocolError", "RateLimited", "RemoteError",
+    "RequestCancelled", "RunError", "RunFailed", "RunLost", "RuntimeClosed", "SchemaVersionError", "StaleEpoch", "StaleWriter",
+    "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout", "UmbelError", "UnknownKind", "UnknownTask",
+    "UnknownTool", "from_wire",
 ]  # fmt: skip
