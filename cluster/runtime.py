@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, Self, TypeVar
 
 from ..actors.ambient import check_may_run
-from ..actors.runnable import in_own_thread, provide_runtime
+from ..actors.runnable import in_own_thread
+from ..actors.runtime_port import provide_runtime
 from ..protocol.commands import StartRun
 from ..protocol.config import Topology
 from ..protocol.errors import RuntimeClosed

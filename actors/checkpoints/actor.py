@@ -15,8 +15,6 @@ from ...protocol.storage import (
     DeleteThread,
     GarbageCollected,
     HistoryLoaded,
-    LeaseReleased,
-    LeaseTaken,
     ListThreads,
     LoadHistory,
     ReleaseLease,
@@ -64,19 +62,6 @@ class CheckpointerActor:
             ConfigurationError: the URL names no usable store.
         """
         return await self._of(message.store).store.load(message.thread_id, message.checkpoint_id)
-
-    async def lease(self, message: TakeLease, _caller: object = None) -> LeaseTaken:
-        """Take or prolong a thread's lease. Source: OURS-15.
-
-        Raises:
-            ThreadBusy: somebody else has it.
-            StoreUnavailable: the store cannot be reached.
-        """
-        return await self.store(message.store).lease(message)
-
-    async def release(self, message: ReleaseLease, _caller: object = None) -> LeaseReleased:
-        """Give a lease back."""
-        return await self.store(message.store).release(message)
 
     async def threads(self, message: ListThreads, _caller: object = None) -> ThreadsListed:
         """A page of threads.

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...actors import runnable as actors
+from ...actors.runnable import Runnable
+from ...actors.runtime_port import RuntimePort, current_runtime
 from ...protocol.errors import ConfigurationError, DefinitionError
 from .ledger import OUT_EXISTS, Ledger
 from .progress import Reporter, Snapshot, choose_reporter
@@ -51,7 +52,7 @@ class Fleet:
         concurrency: int = 100,
         retries: int = 2,
         timeout: float | None = None,
-        runtime: actors.RuntimePort | None = None,
+        runtime: RuntimePort | None = None,
         threads: str | None = None,
         backoff: Backoff | None = None,
     ) -> None:
@@ -158,8 +159,8 @@ class Fleet:
 
     def _start_runtime(self, signals: Iterable[signal.Signals]) -> None:
         """Before handlers of signals are in place, because the start of Ray installs its own."""
-        if signals and isinstance(self._agent, actors.Runnable):
-            runtime = self._runtime or actors.current_runtime()
+        if signals and isinstance(self._agent, Runnable):
+            runtime = self._runtime or current_runtime()
             start = getattr(runtime, "start", None)
             if start is not None:
                 start()
