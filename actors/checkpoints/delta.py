@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import operator
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -28,6 +29,9 @@ from .storable import check_json, check_model
 
 CHAIN_KEY = "_chain"
 SNAPSHOT_EVERY = 50
+STATIC = "umbel-static:"  # stands before the content hash, instead of a system message's long text
+STATIC_CHARACTERS = 1_024
+_REFERENCE = re.compile(rb'"umbel-static:([0-9a-f]{64})"')
 _SCALARS = (str, int, float, bool, type(None))
 
 
@@ -163,6 +167,11 @@ def fold(snapshot: bytes, deltas: Sequence[tuple[int, bytes]], *, where: str = "
     if isinstance(whole.get(CHAIN_KEY), dict):
         whole[CHAIN_KEY].pop("bases", None)
     return to_json(whole)
+
+
+def references(state: bytes) -> set[str]:
+    """The content hashes of the texts that a stored state refers to (and perhaps some that only look so)."""
+    return {digest.decode() for digest in _REFERENCE.findall(state)}
 
 
 def _continues(before: tuple[object, ...], now: tuple[object, ...]) -> bool:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...actors.runnable import Runnable
+from ...actors import runnable as actors
 from ...actors.runtime_port import RuntimePort, current_runtime
 from ...protocol.errors import ConfigurationError, DefinitionError
 from .ledger import OUT_EXISTS, Ledger
@@ -159,7 +159,7 @@ class Fleet:
 
     def _start_runtime(self, signals: Iterable[signal.Signals]) -> None:
         """Before handlers of signals are in place, because the start of Ray installs its own."""
-        if signals and isinstance(self._agent, Runnable):
+        if signals and isinstance(self._agent, actors.Runnable):
             runtime = self._runtime or current_runtime()
             start = getattr(runtime, "start", None)
             if start is not None:
