@@ -28,8 +28,9 @@ from ...protocol.storage import (
     ThreadInfo,
     ThreadsListed,
 )
-from .delta import fold, references
+from .delta import fold
 from .lease import Lease
+from .static_parts import references
 from .store import (
     MAX_STATE_BYTES,
     RecordOutcome,
