@@ -69,8 +69,8 @@ def thread_text(facts: dict[str, Any], messages: Sequence[Message]) -> str:
     head = [
         f"thread {printable(facts['thread_id'])}",
         f"  checkpoint {facts['checkpoint_id']}, written {moment(facts['created_at'])}",
-        f"  run {state['run_id']}: {standing(facts)}; iteration {state['iteration']} of {state['max_iterations']},"
-        f" {state['total_tokens_used']:,} tokens, ${state['cost_usd_used']:.4f}",
+        f"  run {state['run_id']}: {standing(facts)}",
+        f"  iteration {state['iteration']}, {state['total_tokens_used']:,} tokens, ${state['cost_usd_used']:.4f}",
     ]
     head += [f"  {printable(key)} = {printable(str(value))}" for key, value in state["metadata"].items()]
     said = [f"  {message.role}: {_said(message)}" for message in messages]

@@ -19,7 +19,6 @@ from umbel.errors import (
     NotPaused,
     NotStorable,
     PeerLost,
-    RunError,
     ThreadBusy,
 )
 from umbel.protocol.commands import LoadCheckpoint
@@ -159,7 +158,7 @@ async def test_a_thread_in_use_is_not_updated(runtime: Runtime) -> None:
 async def test_the_lease_is_given_back_whatever_comes_of_the_update(runtime: Runtime) -> None:
     agent = adding()
     await agent.arun("1 + 2?", thread_id="t")
-    with pytest.raises(NotStorable, match="state.metadata.bad"):
+    with pytest.raises(NotStorable, match=r"state\.metadata\.bad"):
         await agent.update_state("t", metadata={"bad": {1, 2}})
     await settled(agent, "t", runtime)  # nobody has it
 
@@ -329,7 +328,7 @@ async def test_a_tools_body_is_told_where_to_do_that() -> None:
     with Runtime(inline=True):
         result = await Agent(ScriptedModel([tool_call("peek", thread="t"), text("ok")]), [peek]).arun("x")
     [done] = result.tool_executions
-    assert done.error is not None and RunError.code in (done.error, done.code) or "cannot look into threads" in str(done.error)
+    assert "cannot look into threads" in str(done.error)
 
 
 class Restarting:
