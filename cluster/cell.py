@@ -33,6 +33,7 @@ from ..protocol.commands import (
     ThinkRequest,
 )
 from ..protocol.config import Topology
+from ..protocol.storage import RecordCalls, ReleaseLease, TakeLease
 
 SUPERVISOR, AGENT, TOOLS, CHECKPOINTER = "supervisor", "agent", "tools", "checkpointer"
 ROLES = (SUPERVISOR, AGENT, TOOLS, CHECKPOINTER)
@@ -90,6 +91,9 @@ class Cell:
             checkpointer = CheckpointerActor()
             self.mailbox.on(SaveCheckpoint, checkpointer.save)
             self.mailbox.on(LoadCheckpoint, checkpointer.load)
+            self.mailbox.on(RecordCalls, checkpointer.record)
+            self.mailbox.on(TakeLease, checkpointer.lease)
+            self.mailbox.on(ReleaseLease, checkpointer.release)
             self._closers.append(checkpointer.close)
 
     async def close(self) -> None:

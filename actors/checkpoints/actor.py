@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ...protocol.commands import CheckpointLoaded, CheckpointSaved, LoadCheckpoint, SaveCheckpoint
 from ...protocol.errors import ConfigurationError, RuntimeClosed
+from ...protocol.storage import CallsRecorded, LeaseReleased, LeaseTaken, RecordCalls, ReleaseLease, TakeLease
 from .group_commit import GroupCommit
 from .registry import open_store
 from .store import Store
@@ -30,11 +31,42 @@ class CheckpointerActor:
 
         Raises:
             CheckpointConflict: the thread's newest checkpoint is not the save's parent.
+            StaleWriter: somebody else has the thread, or it was deleted.
             NotStorable: trying again cannot help.
             StoreUnavailable: it may or may not be stored; saving the same id again is safe.
             ConfigurationError: the URL names no usable store.
         """
         return await self._of(message.store).save(message)
+
+    async def record(self, message: RecordCalls, _caller: object = None) -> CallsRecorded:
+        """Add to a thread's journal; shares transactions with saves, and keeps its place among those of its thread.
+
+        Raises:
+            StaleWriter: somebody else has the thread, or it was deleted.
+            NotStorable: trying again cannot help.
+            StoreUnavailable: it may or may not be stored; recording it again is safe.
+            ConfigurationError: the URL names no usable store.
+        """
+        return await self._of(message.store).record(message)
+
+    async def lease(self, message: TakeLease, _caller: object = None) -> LeaseTaken:
+        """Take or prolong a thread's lease.
+
+        Raises:
+            ThreadBusy: another owner has it.
+            StoreUnavailable: it may or may not be taken; asking again is safe.
+            ConfigurationError: the URL names no usable store, or the request makes no sense.
+        """
+        return await self._of(message.store).store.lease(message)
+
+    async def release(self, message: ReleaseLease, _caller: object = None) -> LeaseReleased:
+        """Give a thread's lease back.
+
+        Raises:
+            StoreUnavailable: it may or may not be given back; it ends by itself.
+            ConfigurationError: the URL names no usable store.
+        """
+        return await self._of(message.store).store.release(message)
 
     async def load(self, message: LoadCheckpoint, _caller: object = None) -> CheckpointLoaded:
         """A thread's newest checkpoint, or the given one. ``checkpoint_id`` is None only if the store has no such thing.

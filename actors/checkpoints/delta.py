@@ -4,9 +4,10 @@ A state is stored as its JSON object with one key more, ``_chain``, which says h
 field; a delta only the fields that changed, and of a list that grew only what was appended (``bases`` says after how many
 items). Building a delta costs what changed: the conversation before it is compared by identity, never serialised.
 
-A snapshot is due when the deltas since the last one are many *and* together as large as it. A fixed interval alone would
-write the whole conversation every N steps, which is quadratic in the end; this at most trebles the bytes, and a load
-never reads more than about twice the state.
+A snapshot is due when the deltas since the last one are many *and* together three times as large as it. A fixed interval
+alone would write the whole conversation every N steps, which is quadratic in the end. This way snapshots grow fourfold from
+one to the next, so all of them together are at most 4/3 of the newest; and what a load reads is about the state, or four
+times its last snapshot where steps rewrite what was there.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from ...protocol.commands import CheckpointLoaded, SaveCheckpoint
 from ...protocol.errors import CheckpointError, SchemaVersionError
 from ...protocol.messages import clean_value
 from ...protocol.state import AgentState
+from .static_parts import digests, put_back, take_out
 from .storable import check_json, check_model
 
 CHAIN_KEY = "_chain"
 SNAPSHOT_EVERY = 50
+SNAPSHOT_GROWTH = 3
 _SCALARS = (str, int, float, bool, type(None))
 
 
@@ -41,6 +44,7 @@ class Baseline:
         depth: deltas since the last snapshot.
         snapshot_bytes: size of that snapshot.
         delta_bytes: size of those deltas together.
+        statics: content hashes of the texts that its messages refer to, so the store has them.
     """
 
     checkpoint_id: str
@@ -48,6 +52,7 @@ class Baseline:
     depth: int = 0
     snapshot_bytes: int = 0
     delta_bytes: int = 0
+    statics: frozenset[str] = frozenset()
 
 
 def build_save(
@@ -84,13 +89,13 @@ def build_save(
     chain: dict[str, Any] = {"version": AgentState.schema_version}
     kind: Literal["snapshot", "delta"]
     if baseline is None or changed is None:
-        kind, base = "snapshot", 0
-        body = _serialise(durable, None)
+        kind, base, known = "snapshot", 0, frozenset[str]()
+        body, texts = _serialise(durable, None)
         depth, snapshot_bytes, delta_bytes = 0, len(body), 0
     else:
-        kind, base = "delta", len(baseline.state.messages)
+        kind, base, known = "delta", len(baseline.state.messages), baseline.statics
         fields, chain["bases"] = changed
-        body = _serialise(durable.evolve(**fields), set(fields))
+        body, texts = _serialise(durable.evolve(**fields), set(fields))
         depth, snapshot_bytes, delta_bytes = baseline.depth + 1, baseline.snapshot_bytes, baseline.delta_bytes + len(body)
     chain |= {"snapshot_bytes": snapshot_bytes, "delta_bytes": delta_bytes}
     save = SaveCheckpoint.model_construct(
@@ -103,8 +108,9 @@ def build_save(
         state=to_json({CHAIN_KEY: chain})[:-1] + b"," + body[1:],
         metadata=clean_value(metadata or {}),
         created_at=created_at,
+        statics={digest: text for digest, text in texts.items() if baseline is None or digest not in baseline.statics},
     )
-    return save, Baseline(checkpoint_id, durable, depth, snapshot_bytes, delta_bytes)
+    return save, Baseline(checkpoint_id, durable, depth, snapshot_bytes, delta_bytes, known | texts.keys())
 
 
 def restore(loaded: CheckpointLoaded) -> Baseline | None:
@@ -130,8 +136,10 @@ def restore(loaded: CheckpointLoaded) -> Baseline | None:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         path = ".".join(map(str, first["loc"]))
         raise CheckpointError(f"{where} is damaged: {path}: {first['msg']}") from None
+    stored = state.messages
+    state = state.evolve(messages=put_back(stored, loaded.statics, where))
     size, grown = int(chain.get("snapshot_bytes", len(loaded.state))), int(chain.get("delta_bytes", 0))
-    return Baseline(loaded.checkpoint_id, state, loaded.depth, size, grown)
+    return Baseline(loaded.checkpoint_id, state, loaded.depth, size, grown, digests(stored))
 
 
 def fold(snapshot: bytes, deltas: Sequence[tuple[int, bytes]], *, where: str = "a checkpoint") -> bytes:
@@ -181,7 +189,7 @@ def _durable(state: AgentState, baseline: Baseline | None) -> AgentState:
 
 
 def _snapshot_is_due(baseline: Baseline, every: int) -> bool:
-    return baseline.depth + 1 >= every and baseline.delta_bytes >= baseline.snapshot_bytes
+    return baseline.depth + 1 >= every and baseline.delta_bytes >= SNAPSHOT_GROWTH * baseline.snapshot_bytes
 
 
 def _changes(old: AgentState, new: AgentState) -> tuple[dict[str, Any], dict[str, int]] | None:
@@ -203,13 +211,16 @@ def _changes(old: AgentState, new: AgentState) -> tuple[dict[str, Any], dict[str
     return fields, bases
 
 
-def _serialise(state: AgentState, fields: set[str] | None) -> bytes:
+def _serialise(state: AgentState, fields: set[str] | None) -> tuple[bytes, dict[str, str]]:
+    """``fields`` of the state as JSON, and the texts that it only refers to."""
     check_model(state, "state", fields)
+    messages, texts = take_out(state.messages)
+    state = state.evolve(messages=messages)
     try:
-        return AgentState.__pydantic_serializer__.to_json(state, include=fields)
+        return AgentState.__pydantic_serializer__.to_json(state, include=fields), texts
     except (PydanticSerializationError, UnicodeEncodeError):
         # Free-form values may hold unpaired surrogates; they are stored as they would arrive over a wire.
-        return json.dumps(clean_value(state.model_dump(mode="json", include=fields)), ensure_ascii=False).encode()
+        return json.dumps(clean_value(state.model_dump(mode="json", include=fields)), ensure_ascii=False).encode(), texts
 
 
 def _object(blob: bytes, where: str) -> dict[str, Any]:

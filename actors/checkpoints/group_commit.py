@@ -1,23 +1,26 @@
-"""Many concurrent saves, few transactions."""
+"""Many concurrent writes, few transactions."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import cast
 
 from ...protocol.commands import CheckpointSaved, SaveCheckpoint
 from ...protocol.errors import StoreUnavailable, UmbelError, from_wire
-from .store import Store
+from ...protocol.storage import CallsRecorded, RecordCalls
+from .store import Store, Write
 
 MAX_BATCH = 1_000
 MAX_BATCH_BYTES = 16 * 1024 * 1024
-_Waiting = tuple[SaveCheckpoint, asyncio.Future[CheckpointSaved]]
+_Written = CheckpointSaved | CallsRecorded
+_Waiting = tuple[Write, asyncio.Future[_Written]]
 
 
 class GroupCommit:
-    """Saves to one store. Whatever arrives while a transaction runs shares the next one; there is no timer.
+    """Saves and records of one store. Whatever arrives while a transaction runs shares the next one; there is no timer.
 
-    A batch is cut at 1,000 saves or 16 MiB, which bounds how long a lock is held.
+    A batch is cut at 1,000 writes or 16 MiB, which bounds how long a lock is held.
     """
 
     def __init__(self, store: Store) -> None:
@@ -33,10 +36,24 @@ class GroupCommit:
         Raises:
             CheckpointConflict: the thread's newest checkpoint is not the save's parent.
             NotStorable: trying again cannot help.
+            StaleWriter: somebody else has the thread, or it was deleted.
             StoreUnavailable: it may or may not be stored; saving the same id again is safe.
         """
-        future: asyncio.Future[CheckpointSaved] = asyncio.get_running_loop().create_future()
-        self._waiting.append((save, future))
+        return cast("CheckpointSaved", await self._write(save))
+
+    async def record(self, record: RecordCalls) -> CallsRecorded:
+        """Return once ``record`` is committed, after every save of its thread that was handed in before it.
+
+        Raises:
+            StaleWriter: somebody else has the thread, or it was deleted.
+            NotStorable: trying again cannot help.
+            StoreUnavailable: it may or may not be stored; recording it again is safe.
+        """
+        return cast("CallsRecorded", await self._write(record))
+
+    async def _write(self, write: Write) -> _Written:
+        future: asyncio.Future[_Written] = asyncio.get_running_loop().create_future()
+        self._waiting.append((write, future))
         if self._task is None:
             self._task = asyncio.create_task(self._drain(), name="umbel-group-commit")
         return await future
@@ -61,13 +78,13 @@ class GroupCommit:
         size = 0
         while self._waiting and len(batch) < MAX_BATCH and size < MAX_BATCH_BYTES:
             batch.append(self._waiting.popleft())
-            size += len(batch[-1][0].state)
+            size += _size(batch[-1][0])
         return batch
 
     async def _commit(self, batch: list[_Waiting]) -> None:
-        outcomes: list[CheckpointSaved | UmbelError]
+        outcomes: list[_Written | UmbelError]
         try:
-            outcomes = list(await self.store.save([save for save, _ in batch]))
+            outcomes = list(await self.store.commit([write for write, _ in batch]))
         except UmbelError as error:
             # One error object raised in many tasks would collect all their tracebacks.
             outcomes = [from_wire(error.to_wire()) for _ in batch]
@@ -80,7 +97,13 @@ class GroupCommit:
         for (_, future), outcome in zip(batch, outcomes, strict=True):
             if future.done():
                 continue
-            if isinstance(outcome, CheckpointSaved):
-                future.set_result(outcome)
-            else:
+            if isinstance(outcome, UmbelError):
                 future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+
+def _size(write: Write) -> int:
+    """About how many bytes a write has; the little around them does not count."""
+    size = len(write.state) if isinstance(write, SaveCheckpoint) else 0
+    return size + sum(len(entry.result.content) for entry in write.entries if entry.result is not None)

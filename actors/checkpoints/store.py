@@ -6,17 +6,21 @@ what a state means; they keep bytes, and fold deltas when they load (``delta.py`
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import cast
 
 from pydantic_core import to_json
 
+from ...protocol.codec import to_json as protocol_json
 from ...protocol.commands import CheckpointLoaded, CheckpointSaved, SaveCheckpoint
-from ...protocol.errors import CheckpointConflict, CheckpointError, NotStorable
+from ...protocol.errors import CheckpointConflict, CheckpointError, ConfigurationError, NotStorable, ProtocolError
 from ...protocol.storage import (
     CallsRecorded,
     CollectGarbage,
     GarbageCollected,
+    JournalEntry,
     LeaseReleased,
     LeaseTaken,
     ListThreads,
@@ -30,6 +34,8 @@ from ...protocol.storage import (
 MAX_STATE_BYTES = 256 * 1024 * 1024
 SaveOutcome = CheckpointSaved | CheckpointError
 RecordOutcome = CallsRecorded | CheckpointError
+Write = SaveCheckpoint | RecordCalls
+WriteOutcome = CheckpointSaved | CallsRecorded | CheckpointError
 
 
 class Store(ABC):
@@ -91,6 +97,21 @@ class Store(ABC):
         """
         raise NotImplementedError
 
+    async def commit(self, writes: Sequence[Write]) -> list[WriteOutcome]:
+        """Saves and records together; those of one thread in order. What :meth:`save` and :meth:`record` say holds.
+
+        This way of doing it works for every store, in two transactions; a store that can do it in one overrides it.
+        """
+        outcomes: dict[int, WriteOutcome] = {}
+        for numbers in _in_turns(writes):
+            part = [writes[number] for number in numbers]
+            if isinstance(part[0], SaveCheckpoint):
+                done: Sequence[WriteOutcome] = await self.save(cast("list[SaveCheckpoint]", part))
+            else:
+                done = await self.record(cast("list[RecordCalls]", part))
+            outcomes |= zip(numbers, done, strict=True)
+        return [outcomes[number] for number in range(len(writes))]
+
     async def lease(self, request: TakeLease) -> LeaseTaken:
         """Take or prolong the lease of a thread. Nothing need be stored in the thread yet.
 
@@ -128,6 +149,19 @@ class Store(ABC):
         """Give up connections and threads; what was acknowledged stays stored. May be called twice."""
 
 
+def _in_turns(writes: Sequence[Write]) -> list[list[int]]:
+    """The numbers of ``writes`` in as few groups of one kind as keep each thread's order: saves, records, saves and so on."""
+    groups: list[list[int]] = []
+    turns: dict[str, int] = {}
+    for number, write in enumerate(writes):
+        turn = turns.get(write.thread_id, 0)
+        turn += turn % 2 != isinstance(write, RecordCalls)
+        turns[write.thread_id] = turn
+        groups += [[] for _ in range(turn + 1 - len(groups))]
+        groups[turn].append(number)
+    return [group for group in groups if group]
+
+
 def check_id(thread_id: str) -> None:
     """Refuse ids that no file or wire can hold.
 
@@ -149,19 +183,67 @@ def encode_metadata(save: SaveCheckpoint, max_bytes: int) -> bytes:
     check_id(save.thread_id)
     check_id(save.checkpoint_id)
     what = f"checkpoint {save.checkpoint_id!r} of thread {save.thread_id!r}"
-    if len(save.state) > max_bytes:
-        raise NotStorable(
-            f"{what} has {len(save.state)} bytes, the store takes at most {max_bytes}; keep large values out of the state",
-            thread_id=save.thread_id,
-            size=len(save.state),
-            limit=max_bytes,
-        )
+    check_size(what, len(save.state), max_bytes, save.thread_id)
+    for digest, text in save.statics.items():
+        check_size(f"the text {digest} of {what}", len(text), max_bytes, save.thread_id)
     if save.kind == "delta" and save.parent_id is None:
         raise NotStorable(f"{what} is a delta without a parent; save a snapshot first", thread_id=save.thread_id)
     try:
         return to_json(save.metadata)
     except ValueError as error:
         raise NotStorable(f"the metadata of {what} cannot be written as JSON: {error}", thread_id=save.thread_id) from None
+
+
+def check_size(what: str, size: int, max_bytes: int, thread_id: str) -> None:
+    """Refuse what is larger than a store may take.
+
+    Raises:
+        NotStorable: ``what`` has more than ``max_bytes`` bytes.
+    """
+    if size > max_bytes:
+        raise NotStorable(
+            f"{what} has {size} bytes, the store takes at most {max_bytes}; keep large values out of the state",
+            thread_id=thread_id,
+            size=size,
+            limit=max_bytes,
+        )
+
+
+def encode_entries(thread_id: str, entries: Sequence[JournalEntry], max_bytes: int) -> list[bytes]:
+    """The entries of a journal as JSON, once it is sure that a store may take them.
+
+    Raises:
+        NotStorable: no store may, whatever the thread holds.
+    """
+    check_id(thread_id)
+    encoded: list[bytes] = []
+    for entry in entries:
+        what = f"the call {entry.call_id!r} of thread {thread_id!r}"
+        try:
+            encoded.append(protocol_json(entry))
+        except ProtocolError as error:
+            raise NotStorable(f"{what} cannot be written as JSON: {error}", thread_id=thread_id) from None
+        check_size(what, len(encoded[-1]), max_bytes, thread_id)
+    return encoded
+
+
+def has_values(metadata: dict[str, object], where: dict[str, object]) -> bool:
+    """Whether ``metadata`` has all the values of ``where``. JSON tells true from 1, so they are compared as JSON."""
+    return all(name in metadata and _canonical(metadata[name]) == _canonical(value) for name, value in where.items())
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def check_keep(request: CollectGarbage) -> None:
+    """Refuse to collect every checkpoint of a thread.
+
+    Raises:
+        ConfigurationError: ``keep`` is below 1.
+    """
+    if request.keep is not None and request.keep < 1:
+        raise ConfigurationError(f"keep={request.keep} would leave nothing of a thread; keep at least 1, or delete the thread")
 
 
 def conflict(save: SaveCheckpoint, found: str | None) -> CheckpointConflict:
