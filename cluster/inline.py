@@ -59,6 +59,9 @@ class InlineBackend:
                 with contextlib.suppress(RuntimeError):  # the loop closed in between: nothing runs there
                     loop.call_soon_threadsafe(cell.stop_runs, CancelRun(run_id=run_id))
 
+    async def ready(self, seconds: float) -> None:
+        """Nothing to wait for: the actors live in this process."""
+
     async def close_here(self) -> None:
         """Close the actors of the running event loop."""
         loop = asyncio.get_running_loop()

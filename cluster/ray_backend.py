@@ -14,7 +14,7 @@ from typing import Any
 from ..actors.link import Link
 from ..protocol.commands import CancelRun, StartRun
 from ..protocol.config import Topology
-from ..protocol.errors import RuntimeClosed, UmbelError
+from ..protocol.errors import PeerLost, RuntimeClosed, UmbelError
 from ..protocol.messages import Frozen
 from ..protocol.results import RunOutcome
 from .cell import CHECKPOINTER, SUPERVISOR, shard_of
@@ -48,6 +48,7 @@ class RayBackend:
         return str(key)
 
     async def execute(self, definition: Any, request: StartRun, on_event: Callable[[Any], None] | None = None) -> RunOutcome:
+        self._actors.check(definition)
         loop = asyncio.get_running_loop()
         links = self._links.get(loop) or await self._connect(loop)
         # A thread always goes to the same shard, so that its turns queue up in one place.
@@ -55,12 +56,21 @@ class RayBackend:
         _, link = self._running[request.run_id] = shard
         link.define(request.definition, self._blobs.__getitem__)
         try:
-            return (await link.request(request, on_partial=on_event)).outcome  # type: ignore[no-any-return]
+            return self._explained((await link.request(request, on_partial=on_event)).outcome)
+        except PeerLost as lost:
+            raise self._actors.explain(lost.to_wire()) or lost from None
         except asyncio.CancelledError:
             await link.told()  # the supervisor must hear of it before this loop may close
             raise
         finally:
             del self._running[request.run_id]
+
+    def _explained(self, outcome: RunOutcome) -> RunOutcome:
+        """The outcome of a run that lost an actor which was given up says so."""
+        if outcome.error is None or outcome.error.get("code") != PeerLost.code:
+            return outcome
+        error = self._actors.explain(outcome.error)
+        return outcome if error is None else outcome.evolve(error=error.to_wire())
 
     async def ask(self, message: Frozen, thread_id: str) -> Any:
         """The reply to a message about a thread, of the supervisor that serves it."""
@@ -82,6 +92,10 @@ class RayBackend:
             loop, link = running
             with contextlib.suppress(RuntimeError):  # the loop closed in between: nothing runs there
                 loop.call_soon_threadsafe(_cancel, link, run_id)
+
+    async def ready(self, seconds: float) -> None:
+        """Until every actor answers; see :meth:`Runtime.ready`."""
+        await asyncio.to_thread(self._actors.wait_ready, seconds)
 
     async def close_here(self) -> None:
         """Close the links of the running event loop."""

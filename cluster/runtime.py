@@ -33,6 +33,7 @@ class Backend(Protocol):
     async def ask(self, message: Frozen, thread_id: str) -> Any: ...
     async def ask_checkpointer(self, message: Frozen) -> Any: ...
     def cancel(self, run_id: str, request: StartRun) -> None: ...
+    async def ready(self, seconds: float) -> None: ...
     async def close_here(self) -> None: ...
     async def close(self) -> None: ...
     def end(self) -> None: ...
@@ -126,6 +127,15 @@ class Runtime:
 
     def cancel(self, run_id: str, request: StartRun) -> None:
         self.backend.cancel(run_id, request)
+
+    async def ready(self, seconds: float = 60.0) -> None:
+        """Wait until every actor answers, for example after one has died.
+
+        Raises:
+            DeadlineExceeded: some did not within ``seconds``; the message names them.
+            RestartsExceeded: one died too often and was given up (see ``Topology.max_restarts``).
+        """
+        await self.backend.ready(seconds)
 
     def run_sync(self, job: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end from synchronous code. The main thread keeps one event loop for this."""

@@ -54,6 +54,9 @@ class Topology(Settings):
         tool_executors: actors of the default tool pool.
         colocate_agents: put a run's agent beside its supervisor: one hop (~1 ms) less per model call.
         max_runs: runs in flight on one shard before its mailbox makes senders wait.
+        max_restarts: an actor that dies more often than that within ``restart_window_seconds`` is given up: runs that need
+            it end with ``RestartsExceeded`` instead of waiting for it again.
+        restart_window_seconds: the window in which restarts are counted.
     """
 
     supervisors: int | None = Field(default=None, ge=1)
@@ -61,6 +64,8 @@ class Topology(Settings):
     tool_executors: int = Field(default=1, ge=1)
     colocate_agents: bool = False
     max_runs: int = Field(default=20_000, ge=1)
+    max_restarts: int = Field(default=20, ge=0)
+    restart_window_seconds: float = Field(default=60.0, gt=0)
 
 
 class AgentConfig(Settings):

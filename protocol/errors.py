@@ -15,7 +15,8 @@
     │   ├── DeadlineExceeded
     │   ├── RequestCancelled
     │   ├── RemoteError               its handler raised something that is not an Umbel error
-    │   └── StaleEpoch                a newer incarnation of the sender is known
+    │   ├── StaleEpoch                a newer incarnation of the sender is known
+    │   └── RestartsExceeded          it died so often that the runtime gave it up
     ├── RunError
     │   ├── RunFailed                 the loop ended with an exception
     │   ├── RunLost                   the supervisor died and nothing durable was kept
@@ -184,6 +185,16 @@ class StaleEpoch(ActorError):
     """A newer incarnation of the sender is known."""
 
     code = "stale_epoch"
+    retryable = False
+
+
+class RestartsExceeded(ActorError):
+    """An actor died so often within so short a time that the runtime gave it up.
+
+    ``details``: ``peer`` (the actor), ``restarts``, ``seconds`` (the window), ``reason`` (how it ended the last time).
+    """
+
+    code = "restarts_exceeded"
     retryable = False
 
 
@@ -442,7 +453,7 @@ __all__ = [
     "GsarRejected", "GuardrailViolation", "InvalidArguments", "JudgeFailed", "MalformedResponse", "MessageTooLarge",
     "MissingExtra", "ModelConnectionError", "ModelError", "ModelServerError", "ModelTimeout", "NoCheckpointer", "NotPaused",
     "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost", "ProtocolError", "RateLimited", "RemoteError",
-    "RequestCancelled", "RunError", "RunFailed", "RunLost", "RuntimeClosed", "SchemaVersionError", "StaleEpoch", "StaleWriter",
-    "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout", "UmbelError", "UnknownKind", "UnknownTask",
-    "UnknownTool", "from_wire",
+    "RequestCancelled", "RestartsExceeded", "RunError", "RunFailed", "RunLost", "RuntimeClosed", "SchemaVersionError",
+    "StaleEpoch", "StaleWriter", "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout", "UmbelError",
+    "UnknownKind", "UnknownTask", "UnknownTool", "from_wire",
 ]  # fmt: skip
