@@ -53,7 +53,7 @@ async def stored_state(run: Run) -> AgentState | None:
 
 
 async def open_thread(run: Run) -> CheckpointLoaded:
-    """Load the thread, as its only writer: its newest checkpoint, and what the journal knows of calls that have no result in it."""
+    """Load the thread, as its only writer: its newest checkpoint, and what is known of calls that have no result in it."""
     loaded = await take(run)
     run.checkpoint = restore(loaded)
     run.journal = {}
