@@ -56,6 +56,8 @@ async def open_thread(run: Run) -> CheckpointLoaded:
     """Load the thread, as its only writer: its newest checkpoint, and what is known of calls that have no result in it."""
     loaded = await take(run)
     run.checkpoint = restore(loaded)
+    if run.request.mode != "turn":
+        run.model_calls = int(loaded.metadata.get("model_calls", 0))
     run.journal = {}
     for entry in loaded.journal:
         if entry.phase == "done" or entry.call_id not in run.journal:
