@@ -55,6 +55,7 @@ class Memo:
         purse: what it leases to its children.
         tasks: conversations of its children that can go on, by task id.
         open_iteration: the one whose end the hooks have not been told.
+        backlog: saves on their way in the background.
         unsure: a save, and the baseline after it, that was cut off by a stop: it may or may not be stored.
     """
 
@@ -72,6 +73,7 @@ class Memo:
     purse: Any = None
     tasks: dict[str, Any] = field(default_factory=dict)
     open_iteration: int | None = None
+    backlog: Any = None
     unsure: Any = None
 
 
