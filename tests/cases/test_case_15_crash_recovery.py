@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections import Counter
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from umbel import Agent, Hook, Message, ModelResponse, Runtime, tool
+from umbel.errors import RunLost
 from umbel.events import CustomEvent, Event, ThinkEvent, ToolCompleteEvent
 from umbel.testing import ScriptedModel, text, tool_call, tool_calls, validate_history
 
@@ -263,3 +265,37 @@ async def test_an_end_that_was_stored_is_told_and_nothing_runs_again(fragile_run
     assert (result.message, result.stop_reason, result.metrics.iterations) == ("done", "complete", 2)
     assert result.state.metadata["answer"] == "done" and result.metrics.model_calls == 2
     assert Counter(lines(log)) == {"asked": 4, "paid": 2, "over": 2}
+
+
+@pytest.mark.spec("OURS-5")
+async def test_a_cancel_while_the_supervisor_is_away_is_not_lost(fragile_runtime: Runtime, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    agent = Agent(Phases(log, 2), [paying(log)], checkpointer=f"sqlite:///{tmp_path}/t.db")
+    run = asyncio.ensure_future(agent.arun("go", thread_id="cancelled", runtime=fragile_runtime))
+    await until(lambda: lines(log).count("asked") == 2)
+    kill(fragile_runtime, "supervisor")
+    assert agent.cancel("cancelled") == 1
+    async with asyncio.timeout(60):
+        result = await run
+    assert result.stop_reason == "cancelled" and [done.result for done in result.tool_executions] == ["paid"]
+    assert lines(log).count("asked") == 2
+
+
+@pytest.mark.spec("OURS-1")
+async def test_a_run_that_kills_its_supervisor_is_given_up(
+    fragile_runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+
+    class Kills(Hook):
+        async def on_iteration_start(self, iteration: int, state: Any) -> None:
+            mark(log, "died")
+            os._exit(1)
+
+    backend: Any = fragile_runtime.backend
+    monkeypatch.setattr(backend, "_shape", backend._shape.model_copy(update={"max_recoveries": 1}))
+    agent = Agent(ScriptedModel([text("never")]), hooks=[Kills()], checkpointer=f"sqlite:///{tmp_path}/t.db")
+    async with asyncio.timeout(60):
+        with pytest.raises(RunLost, match="continue_turn"):
+            await agent.arun("go", thread_id="poison", runtime=fragile_runtime)
+    assert lines(log) == ["died", "died"]
