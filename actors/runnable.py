@@ -5,66 +5,32 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from ..protocol.codec import to_json
 from ..protocol.commands import InterruptsLoaded, LoadInterrupts, StartRun
-from ..protocol.errors import ConfigurationError, NotPaused, PeerLost, RunLost, RuntimeClosed, UmbelError, from_wire
+from ..protocol.errors import ConfigurationError, NotPaused, PeerLost, RunLost, UmbelError, from_wire
 from ..protocol.events import Event, RunLostEvent
-from ..protocol.messages import Frozen
 from ..protocol.results import AgentResult, RunOutcome
-from .ambient import check_may_run
 from .definitions import pack_definition
 from .event_stream import Callback, EventStream, Observer
-from .tools.children import ChildRuntime
-from .tools.context import current_tool_context
+from .runtime_port import RuntimePort, current_runtime
+from .thread_calls import ThreadCalls
 
 T = TypeVar("T")
+OnBusy = Literal["queue", "reject", "interrupt"]
+BUSY = get_args(OnBusy)
 CLOSING_SECONDS = 10.0  # for a run whose stream was closed to end in order; then it is abandoned
 
 
-class RuntimePort(Protocol):
-    """What a runtime must offer (``cluster/runtime.py``)."""
-
-    def register(self, definition: Any) -> str: ...
-    def execute(self, definition: Any, request: StartRun, on_event: Observer | None = None) -> Awaitable[RunOutcome]: ...
-    def ask(self, message: Frozen, thread_id: str) -> Awaitable[Any]: ...
-    def cancel(self, run_id: str, request: StartRun) -> None: ...
-    def run_sync(self, job: Coroutine[Any, Any, T]) -> T: ...
-
-
-_finders: list[Callable[[], RuntimePort]] = []
-
-
-def provide_runtime(find: Callable[[], RuntimePort]) -> None:
-    """Tell runnables how to find the current runtime (starting the default one if need be)."""
-    _finders[:] = [find]
-
-
-def current_runtime() -> RuntimePort:
-    """The runtime that a call without one uses; in a tool's body, that of the run that the call belongs to.
-
-    Raises:
-        RunError: runs cannot be begun here (see :func:`check_may_run`).
-    """
-    context = current_tool_context()
-    if context is not None and context.port is not None:
-        return ChildRuntime(context.port)
-    check_may_run()
-    if not _finders:
-        raise RuntimeClosed("no runtime is available: import Runtime from umbel first")
-    return _finders[0]()
-
-
-class Runnable:
+class Runnable(ThreadCalls):
     """Base of everything with ``run``, ``arun`` and ``run_sync``. One object may serve any number of concurrent runs."""
 
     callback_handler: Callable[[Any], Any] | None = None
     output_schema: Any = None
-    checkpointer: str | None = None
 
     def __init__(self) -> None:
         self._active: dict[str, tuple[RuntimePort, StartRun]] = {}
@@ -73,11 +39,6 @@ class Runnable:
         self._children: set[Runnable] = set()
         self._armed = False
         self._packed: tuple[str, bytes] | None = None
-
-    @property
-    def title(self) -> str:
-        """Name for people: in events, errors and progress."""
-        return type(self).__name__
 
     def parts(self) -> list[Any]:
         """The objects whose code must travel with this definition."""
@@ -107,6 +68,7 @@ class Runnable:
         ephemeral: dict[str, Any] | None = None,
         model_kwargs: dict[str, Any] | None = None,
         timeout: float | None = None,
+        on_busy: OnBusy = "queue",
         full: bool = True,
         runtime: RuntimePort | None = None,
     ) -> AgentResult:
@@ -119,6 +81,8 @@ class Runnable:
             ephemeral: the same, but never stored, logged or returned.
             model_kwargs: settings for this run's model calls.
             timeout: seconds until the run is stopped with ``time_budget``.
+            on_busy: when another run has the thread, in whatever process: wait for it (``queue``), raise ``ThreadBusy``
+                (``reject``), or cancel it (``interrupt``).
             full: False leaves the conversation out of the result, which keeps large fleets light.
             runtime: where to run; default is the current runtime.
 
@@ -131,7 +95,7 @@ class Runnable:
             Exception: what ``callback_handler`` raised; the run is cancelled.
         """
         runtime = runtime or current_runtime()
-        request = self._request(runtime, prompt, thread_id, metadata, ephemeral, model_kwargs, timeout)
+        request = self._request(runtime, prompt, thread_id, metadata, ephemeral, model_kwargs, timeout, on_busy)
         request, callback = self._observed(runtime, request if full else request.evolve(full=False))
         return self._concluded(await self._execute(runtime, request, callback), callback)
 
@@ -144,6 +108,7 @@ class Runnable:
         ephemeral: dict[str, Any] | None = None,
         model_kwargs: dict[str, Any] | None = None,
         timeout: float | None = None,
+        on_busy: OnBusy = "queue",
         stream_tokens: bool = False,
         runtime: RuntimePort | None = None,
     ) -> AsyncGenerator[Event, None]:
@@ -153,7 +118,7 @@ class Runnable:
         the run's supervisor dies, a ``RunLostEvent`` says so and ``RunLost`` is raised.
         """
         runtime = runtime or current_runtime()
-        request = self._request(runtime, prompt, thread_id, metadata, ephemeral, model_kwargs, timeout)
+        request = self._request(runtime, prompt, thread_id, metadata, ephemeral, model_kwargs, timeout, on_busy)
         request = request.evolve(events=True, stream_tokens=stream_tokens, full=False)
         async with aclosing(self._events(runtime, request)) as events:
             async for event in events:
@@ -184,7 +149,7 @@ class Runnable:
             **options: ``thread_id`` of the paused conversation, or the ``result`` of a paused run without one (a run that
                 this object saw pause needs neither); ``interrupt_id``; ``answers`` as a dict by interrupt id, to give
                 several at once; ``perform_dangling=True`` performs waiting calls that got no answer; ``metadata``,
-                ``ephemeral``, ``model_kwargs``, ``timeout`` and ``runtime`` as for :meth:`arun`.
+                ``ephemeral``, ``model_kwargs``, ``timeout``, ``on_busy`` and ``runtime`` as for :meth:`arun`.
 
         Raises:
             NotPaused: nothing waits there, the id is unknown, or several questions are open and none is named.
@@ -225,12 +190,10 @@ class Runnable:
         """The questions that a thread waits for, as its store has them, whoever saw it pause; empty when it is not paused.
 
         Raises:
-            ConfigurationError: there is no checkpointer.
+            NoCheckpointer: there is no checkpointer (also a ``RuntimeError``).
             StoreUnavailable: the store cannot be reached.
         """
-        if self.checkpointer is None:
-            raise ConfigurationError(f"{self.title} has no checkpointer: give it one, e.g. 'sqlite:///umbel.db'")
-        message = LoadInterrupts(store=self.checkpointer, thread_id=thread_id)
+        message = LoadInterrupts(store=self.threads_in(runtime).store, thread_id=thread_id)
         loaded: InterruptsLoaded = await (runtime or current_runtime()).ask(message, thread_id)
         if not loaded.interrupts:
             self._paused.pop(thread_id, None)
@@ -270,7 +233,10 @@ class Runnable:
         ephemeral: dict[str, Any] | None,
         model_kwargs: dict[str, Any] | None,
         timeout: float | None,
+        on_busy: OnBusy | None = None,
     ) -> StartRun:
+        if on_busy not in (None, *BUSY):
+            raise ConfigurationError(f"on_busy={on_busy!r} is not known: use {', '.join(map(repr, BUSY))}")
         return StartRun(
             run_id=os.urandom(16).hex(),
             definition=runtime.register(self),
@@ -280,6 +246,7 @@ class Runnable:
             ephemeral=ephemeral or {},
             model_kwargs=model_kwargs or {},
             timeout=timeout,
+            on_busy=on_busy or "queue",
         )
 
     def _resumption(self, answer: Any, options: dict[str, Any]) -> tuple[RuntimePort, StartRun]:
@@ -356,10 +323,13 @@ class Runnable:
                 self._remember(outcome)
             return outcome
         except PeerLost as error:
-            raise RunLost(
-                f"run {request.run_id} of {self.title} was lost: {error.message}. Nothing durable was kept; run it again",
-                run_id=request.run_id,
-            ) from error
+            kept = (
+                "Nothing durable was kept; run it again"
+                if request.thread_id is None
+                else f"What its thread {request.thread_id!r} holds is kept: continue_turn goes on with it"
+            )
+            message = f"run {request.run_id} of {self.title} was lost: {error.message}. {kept}"
+            raise RunLost(message, run_id=request.run_id) from error
         finally:
             del self._active[request.run_id]
 
@@ -375,7 +345,7 @@ class Runnable:
 
 def _rest(options: dict[str, Any]) -> dict[str, Any]:
     """What is left of the options of a resume or a continuation."""
-    known = ("metadata", "ephemeral", "model_kwargs", "timeout")
+    known = ("metadata", "ephemeral", "model_kwargs", "timeout", "on_busy")
     unknown = sorted(options.keys() - set(known))
     if unknown:
         raise TypeError(f"unknown arguments: {', '.join(unknown)}")

@@ -49,11 +49,18 @@ class InlineBackend:
         cell = self._cells.get(asyncio.get_running_loop()) or await self._open()
         return await LocalLink(cell.mailbox).request(message)
 
+    async def ask_checkpointer(self, message: Frozen) -> Any:
+        """The checkpointer's reply to a message about threads."""
+        return await self.ask(message, "")  # one cell hosts them all
+
     def cancel(self, run_id: str, request: StartRun) -> None:
         for loop, cell in list(self._cells.items()):
             if not loop.is_closed():
                 with contextlib.suppress(RuntimeError):  # the loop closed in between: nothing runs there
                     loop.call_soon_threadsafe(cell.stop_runs, CancelRun(run_id=run_id))
+
+    async def ready(self, seconds: float) -> None:
+        """Nothing to wait for: the actors live in this process."""
 
     async def close_here(self) -> None:
         """Close the actors of the running event loop."""

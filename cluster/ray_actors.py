@@ -10,18 +10,22 @@ import secrets
 import signal
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
 from ..protocol.config import Placement, Topology
-from ..protocol.errors import ConfigurationError
+from ..protocol.errors import ConfigurationError, DeadlineExceeded, RestartsExceeded, UmbelError
 from .cell import AGENT, CHECKPOINTER, SUPERVISOR, TOOLS
 from .local_ray import Watcher, start_ray
 from .logs import LogSettings, prune, summary
+from .restarts import Intensity, RestartWatch
 
 logger = logging.getLogger("umbel.runtime")
 START_SECONDS = 120.0
 CLOSE_SECONDS = 3.0
 REPORT_SECONDS = 1.0
+READY_SECONDS = 0.1
 LOOPBACK = "127.0.0.1"
 
 
@@ -43,8 +47,11 @@ class RayActors:
         self._handles: dict[str, Any] = {}
         self._pools: set[str] = set()
         self._lock = threading.Lock()
+        self._given_up: dict[str, RestartsExceeded] = {}
         self._owns_ray, self._watcher = connect(address, options)
         self._create_default()
+        limit = Intensity(topology.max_restarts, topology.restart_window_seconds)
+        self._restarts = RestartWatch(lambda: dict(self._handles), limit, time.monotonic, self._given_up.__setitem__)
 
     def ensure_pools(self, definition: Any) -> None:
         """Create the actors for the placements that a definition asks for, unless they exist.
@@ -52,15 +59,53 @@ class RayActors:
         Raises:
             ConfigurationError: the cluster can never place one of them.
         """
-        config = definition.config
-        wanted = [(AGENT, config.placement)] + [(TOOLS, tool.placement) for tool in config.tools]
-        for role, placement in wanted:
-            if isinstance(placement, Placement) and placement.pool != "default":
-                with self._lock:
-                    self._create_pool(role, placement)
-        for tool in config.tools:
-            if tool.agent is not None:
-                self.ensure_pools(tool.agent)
+        for role, placement in _placements(definition):
+            with self._lock:
+                self._create_pool(role, placement)
+
+    def check(self, definition: Any) -> None:
+        """Refuse a run of an agent whose actors were given up.
+
+        Raises:
+            RestartsExceeded: which, and why.
+        """
+        if self._given_up:
+            pools = {"default", *(placement.pool for _, placement in _placements(definition))}
+            for name, error in self._given_up.items():
+                if name.split("/")[1] in pools:
+                    raise RestartsExceeded(error.message, **error.details)
+
+    def explain(self, error: dict[str, Any]) -> UmbelError | None:
+        """What is behind the loss of an actor (``PeerLost`` in its wire form), if that was given up."""
+        known = self._given_up.get((error.get("details") or {}).get("peer", ""))
+        return None if known is None else RestartsExceeded(known.message, **known.details)
+
+    def wait_ready(self, seconds: float) -> None:
+        """Block until every actor answers.
+
+        Raises:
+            DeadlineExceeded: some did not, within ``seconds``; it names them.
+            RestartsExceeded: one was given up.
+        """
+        import ray
+
+        deadline = time.monotonic() + seconds
+        asked = {handle.report.remote(): name for name, handle in self._handles.items()}
+        while asked:
+            for error in self._given_up.values():
+                raise RestartsExceeded(error.message, **error.details)
+            if time.monotonic() > deadline:
+                raise DeadlineExceeded(f"{', '.join(sorted(asked.values()))} did not answer within {seconds:g} s")
+            answered, _ = ray.wait(list(asked), timeout=READY_SECONDS)
+            for answer in answered:
+                name = asked.pop(answer)
+                try:
+                    ray.get(answer)
+                except ray.exceptions.ActorUnavailableError:  # it is being restarted: asked again, it answers afterwards
+                    asked[self._handles[name].report.remote()] = name
+                    time.sleep(READY_SECONDS)
+                except ray.exceptions.RayActorError as error:
+                    raise self.explain({"details": {"peer": name}}) or DeadlineExceeded(f"{name} is dead: {error}") from None
 
     def reports(self) -> dict[str, Any]:
         """What every actor process is doing (its ``Pong``), by name."""
@@ -72,6 +117,7 @@ class RayActors:
         """End the actors, and Ray if it was started here; blocks for a moment."""
         import ray
 
+        self._restarts.close()
         if ray.is_initialized():
             self._sum_up_logs()
             closing = [handle.close.remote() for handle in self._handles.values()]
@@ -138,6 +184,17 @@ class RayActors:
         if line is not None:
             logger.warning(line)
         prune(self._logs.folder)
+
+
+def _placements(definition: Any) -> Iterator[tuple[str, Placement]]:
+    """The special placements that an agent, its tools and its subagents ask for."""
+    config = definition.config
+    for role, placement in [(AGENT, config.placement), *((TOOLS, tool.placement) for tool in config.tools)]:
+        if isinstance(placement, Placement) and placement.pool != "default":
+            yield role, placement
+    for tool in config.tools:
+        if tool.agent is not None:
+            yield from _placements(tool.agent)
 
 
 def check_resources(role: str, placement: Placement) -> None:

@@ -14,22 +14,23 @@ from typing import Any
 from ..actors.link import Link
 from ..protocol.commands import CancelRun, StartRun
 from ..protocol.config import Topology
-from ..protocol.errors import RuntimeClosed, UmbelError
+from ..protocol.errors import PeerLost, RuntimeClosed, UmbelError
 from ..protocol.messages import Frozen
 from ..protocol.results import RunOutcome
-from .cell import SUPERVISOR, shard_of
+from .cell import CHECKPOINTER, SUPERVISOR, shard_of
 from .host import Identity, RayTransport
 from .loops import at_loop_end
 from .ray_actors import RayActors
+from .recovering import recovering
 
-Shard = tuple[asyncio.AbstractEventLoop, Link]  # the link to a supervisor, and whose it is
+Shard = tuple[asyncio.AbstractEventLoop, Link]  # the link to a supervisor (or, last, the checkpointer), and whose it is
 
 
 class RayBackend:
     """Runs agents on the actors of a Ray cluster. May be used from any number of threads and event loops."""
 
     def __init__(self, topology: Topology, address: str | None, namespace: str | None, options: dict[str, Any]) -> None:
-        shape = settled(topology)
+        self._shape = shape = settled(topology)
         self._shards = shape.supervisors or 1
         self._actors = RayActors(shape, namespace or f"run-{uuid.uuid4().hex[:8]}", address, options)
         self._name = f"driver-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -38,6 +39,9 @@ class RayBackend:
         self._links: dict[asyncio.AbstractEventLoop, list[Shard]] = {}
         self._guards: dict[asyncio.AbstractEventLoop, Any] = {}
         self._running: dict[str, Shard] = {}
+        self._stopped: set[str] = (
+            set()
+        )  # of those, the ones that were cancelled: a supervisor may have died before it heard of it
         self._closed = False
 
     def register(self, definition: Any) -> str:
@@ -48,6 +52,7 @@ class RayBackend:
         return str(key)
 
     async def execute(self, definition: Any, request: StartRun, on_event: Callable[[Any], None] | None = None) -> RunOutcome:
+        self._actors.check(definition)
         loop = asyncio.get_running_loop()
         links = self._links.get(loop) or await self._connect(loop)
         # A thread always goes to the same shard, so that its turns queue up in one place.
@@ -55,12 +60,24 @@ class RayBackend:
         _, link = self._running[request.run_id] = shard
         link.define(request.definition, self._blobs.__getitem__)
         try:
-            return (await link.request(request, on_partial=on_event)).outcome  # type: ignore[no-any-return]
+            if request.thread_id is not None and definition.checkpointer is not None:
+                return self._explained(await recovering(link, request, on_event, self._shape, self._stopped))
+            return self._explained((await link.request(request, on_partial=on_event)).outcome)
+        except PeerLost as lost:
+            raise self._actors.explain(lost.to_wire()) or lost from None
         except asyncio.CancelledError:
             await link.told()  # the supervisor must hear of it before this loop may close
             raise
         finally:
             del self._running[request.run_id]
+            self._stopped.discard(request.run_id)
+
+    def _explained(self, outcome: RunOutcome) -> RunOutcome:
+        """The outcome of a run that lost an actor which was given up says so."""
+        if outcome.error is None or outcome.error.get("code") != PeerLost.code:
+            return outcome
+        error = self._actors.explain(outcome.error)
+        return outcome if error is None else outcome.evolve(error=error.to_wire())
 
     async def ask(self, message: Frozen, thread_id: str) -> Any:
         """The reply to a message about a thread, of the supervisor that serves it."""
@@ -69,12 +86,24 @@ class RayBackend:
         _, link = links[shard_of(thread_id, self._shards)]
         return await link.request(message)
 
+    async def ask_checkpointer(self, message: Frozen) -> Any:
+        """The checkpointer's reply to a message about threads."""
+        loop = asyncio.get_running_loop()
+        links = self._links.get(loop) or await self._connect(loop)
+        _, link = links[self._shards]
+        return await link.request(message)
+
     def cancel(self, run_id: str, request: StartRun) -> None:
         running = self._running.get(run_id)
         if running is not None:
+            self._stopped.add(run_id)
             loop, link = running
             with contextlib.suppress(RuntimeError):  # the loop closed in between: nothing runs there
                 loop.call_soon_threadsafe(_cancel, link, run_id)
+
+    async def ready(self, seconds: float) -> None:
+        """Until every actor answers; see :meth:`Runtime.ready`."""
+        await asyncio.to_thread(self._actors.wait_ready, seconds)
 
     async def close_here(self) -> None:
         """Close the links of the running event loop."""
@@ -107,7 +136,7 @@ class RayBackend:
             self._links.pop(ended, None)
             self._guards.pop(ended, None)
         me = Identity(self._actors.namespace, f"{self._name}-{next(self._numbers)}", self._actors.secret)
-        peers = [f"{SUPERVISOR}/default/{shard}" for shard in range(self._shards)]
+        peers = [*(f"{SUPERVISOR}/default/{shard}" for shard in range(self._shards)), f"{CHECKPOINTER}/default/0"]
         self._links[loop] = [(loop, Link(me.name, time.time_ns(), peer, RayTransport(me, peer), eager=True)) for peer in peers]
         self._guards[loop] = await at_loop_end(self.close_here)
         return self._links[loop]

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, Self, TypeVar
 
 from ..actors.ambient import check_may_run
-from ..actors.runnable import in_own_thread, provide_runtime
+from ..actors.runnable import in_own_thread
+from ..actors.runtime_port import provide_runtime
 from ..protocol.commands import StartRun
 from ..protocol.config import Topology
 from ..protocol.errors import RuntimeClosed
@@ -30,7 +31,9 @@ class Backend(Protocol):
         self, definition: Any, request: StartRun, on_event: Callable[[Any], None] | None = None
     ) -> RunOutcome: ...
     async def ask(self, message: Frozen, thread_id: str) -> Any: ...
+    async def ask_checkpointer(self, message: Frozen) -> Any: ...
     def cancel(self, run_id: str, request: StartRun) -> None: ...
+    async def ready(self, seconds: float) -> None: ...
     async def close_here(self) -> None: ...
     async def close(self) -> None: ...
     def end(self) -> None: ...
@@ -118,8 +121,21 @@ class Runtime:
         """The reply of the supervisor that serves a thread to a message about it."""
         return self.backend.ask(message, thread_id)
 
+    def ask_checkpointer(self, message: Frozen) -> Awaitable[Any]:
+        """The reply of the runtime's checkpointer to a message about threads (``protocol/storage.py``)."""
+        return self.backend.ask_checkpointer(message)
+
     def cancel(self, run_id: str, request: StartRun) -> None:
         self.backend.cancel(run_id, request)
+
+    async def ready(self, seconds: float = 60.0) -> None:
+        """Wait until every actor answers, for example after one has died.
+
+        Raises:
+            DeadlineExceeded: some did not within ``seconds``; the message names them.
+            RestartsExceeded: one died too often and was given up (see ``Topology.max_restarts``).
+        """
+        await self.backend.ready(seconds)
 
     def run_sync(self, job: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end from synchronous code. The main thread keeps one event loop for this."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from umbel import Runtime
+from umbel import Runtime, Topology
 
 RAY_GROUP = "ray"
 
@@ -49,6 +49,13 @@ def ray_runtime(ray_cluster: Any) -> Iterator[Runtime]:
     runtime.start()
     yield runtime
     runtime.close()
+
+
+@pytest.fixture(scope="session")
+def fragile_runtime(ray_cluster: Any) -> Iterator[Runtime]:
+    """A runtime with actors of its own, on the session's Ray, whose processes the tests kill as often as they like."""
+    with Runtime(topology=Topology(max_restarts=10_000)).start() as runtime:
+        yield runtime
 
 
 @pytest_asyncio.fixture(params=["inline", pytest.param("ray", marks=pytest.mark.ray)])

@@ -48,8 +48,8 @@ def run(
     """Run an agent over every task of a file.
 
     Task lines: {"id": "t1", "prompt": "...", "metadata": {...}}; id and metadata may be left out. CSV needs a column
-    prompt. Result lines: id, status (ok, failed, cancelled, invalid), message, stop_reason, tokens, cost_usd, duration_s,
-    attempts, error.
+    prompt. Result lines: id, status (ok, failed, cancelled, invalid, quarantined), message, stop_reason, tokens, cost_usd,
+    duration_s, attempts, error.
 
     \b
     Example:
@@ -90,7 +90,7 @@ def show(report: FleetReport, *, as_json: bool, quiet: bool) -> None:
 
 def _summary(report: FleetReport) -> str:
     counts = [("ok", report.ok), ("failed", report.failed), ("cancelled", report.cancelled), ("invalid", report.invalid)]
-    counts += [("skipped", report.skipped), ("retries", report.retries)]
+    counts += [("quarantined", report.quarantined), ("skipped", report.skipped), ("retries", report.retries)]
     listed = ", ".join(f"{count:,} {name}" for name, count in counts if count or name == "ok")
     cost = "" if report.cost_usd is None else f", ${report.cost_usd:,.4f}"
     lines = [

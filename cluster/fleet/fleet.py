@@ -6,12 +6,13 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 from ...actors import runnable as actors
+from ...actors.runtime_port import RuntimePort, current_runtime
 from ...protocol.errors import ConfigurationError, DefinitionError
 from .ledger import OUT_EXISTS, Ledger
 from .progress import Reporter, Snapshot, choose_reporter
@@ -32,7 +33,11 @@ class Fleet:
     Args:
         agent: an ``Agent``, a pattern, or anything with its ``arun``.
         concurrency: tasks in flight at once.
-        retries: further attempts after errors that another attempt can mend (overload, lost actor...), with back-off.
+        retries: further attempts after errors that another attempt can mend (overload, time-out...), with back-off; 0
+            also rules out another attempt after the loss of an actor.
+        quarantine_after: how often the loss of an actor may cost the task an attempt (2 or more). Those do not count as
+            ``retries``: the actors are waited for, and the task runs again. The last of these attempts is made while no
+            other suspect runs; a task that is lost then, too, ends ``quarantined``, and the fleet goes on.
         timeout: seconds that one attempt may take.
         runtime: where to run; by default the current runtime, started on first use.
         threads: with a checkpointer, the prefix of a thread for each task (``"<threads>/<task id>"``, ``#2`` for a second
@@ -51,15 +56,17 @@ class Fleet:
         concurrency: int = 100,
         retries: int = 2,
         timeout: float | None = None,
-        runtime: actors.RuntimePort | None = None,
+        runtime: RuntimePort | None = None,
         threads: str | None = None,
         backoff: Backoff | None = None,
+        quarantine_after: int = 3,
     ) -> None:
         if not callable(getattr(agent, "arun", None)):
             raise DefinitionError(f"a fleet runs an Agent or a pattern, not a {type(agent).__name__}")
-        if concurrency < 1 or retries < 0 or (timeout is not None and timeout <= 0):
+        if concurrency < 1 or retries < 0 or quarantine_after < 2 or (timeout is not None and timeout <= 0):
             raise ConfigurationError(
-                f"concurrency={concurrency} (1 or more), retries={retries} (0 or more), timeout={timeout} (above 0, or None)"
+                f"concurrency={concurrency} (1 or more), retries={retries} (0 or more), timeout={timeout} (above 0, or None), "
+                f"quarantine_after={quarantine_after} (2 or more: the first loss may be another task's doing)"
             )
         self._agent = agent
         self._concurrency = concurrency
@@ -68,6 +75,7 @@ class Fleet:
         self._runtime = runtime
         self._threads = threads
         self._backoff = backoff or Backoff()
+        self._quarantine_after = quarantine_after
         self._runs: list[tuple[asyncio.AbstractEventLoop, FleetRun]] = []
 
     async def run(
@@ -159,10 +167,16 @@ class Fleet:
     def _start_runtime(self, signals: Iterable[signal.Signals]) -> None:
         """Before handlers of signals are in place, because the start of Ray installs its own."""
         if signals and isinstance(self._agent, actors.Runnable):
-            runtime = self._runtime or actors.current_runtime()
+            runtime = self._runtime or current_runtime()
             start = getattr(runtime, "start", None)
             if start is not None:
                 start()
+
+    def _ready(self) -> Callable[[], Awaitable[None]] | None:
+        """How to wait for the actors, where there are any."""
+        if self._runtime is None and not isinstance(self._agent, actors.Runnable):
+            return None
+        return getattr(self._runtime or actors.current_runtime(), "ready", None)
 
     def _settings(self, limit: int | None, keep: bool | None, out: Path | None) -> Settings:
         return Settings(
@@ -172,6 +186,8 @@ class Fleet:
             threads=self._threads,
             options={} if self._runtime is None else {"runtime": self._runtime},
             backoff=self._backoff,
+            quarantine_after=self._quarantine_after,
+            ready=self._ready(),
             limit=limit,
             keep=out is None if keep is None else keep,
         )

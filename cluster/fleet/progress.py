@@ -22,8 +22,8 @@ class Snapshot:
 
     Attributes:
         total: tasks to do, None when unknown.
-        done: ok, failed, cancelled and invalid together.
-        ok, failed, cancelled, invalid: how those ended.
+        done: ok, failed, cancelled, invalid and quarantined together.
+        ok, failed, cancelled, invalid, quarantined: how those ended.
         skipped: finished by an earlier run.
         running: in flight.
         retries: attempts beyond the first.
@@ -40,6 +40,7 @@ class Snapshot:
     failed: int = 0
     cancelled: int = 0
     invalid: int = 0
+    quarantined: int = 0
     skipped: int = 0
     running: int = 0
     retries: int = 0
@@ -144,7 +145,7 @@ def describe(snapshot: Snapshot) -> str:
     if snapshot.eta_s is not None:
         parts.append(f"ETA {duration(snapshot.eta_s)}")
     parts.append(f"{snapshot.running:,} running")
-    for name in ("failed", "invalid", "cancelled", "skipped", "retries"):
+    for name in ("failed", "quarantined", "invalid", "cancelled", "skipped", "retries"):
         count = getattr(snapshot, name)
         if count or name == "failed":
             parts.append(f"{count:,} {name}")

@@ -10,7 +10,7 @@ from ...actors.tools.redaction import redact
 from ...protocol.errors import UmbelError
 from ...protocol.messages import Frozen, Text
 
-Status = Literal["ok", "failed", "cancelled", "invalid"]
+Status = Literal["ok", "failed", "cancelled", "invalid", "quarantined"]
 SIGNAL_EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143}
 _MAX_ERROR = 500
 
@@ -21,7 +21,8 @@ class TaskResult(Frozen):
     Attributes:
         id: the task's id.
         status: ``ok``; ``failed`` (the agent did not succeed); ``cancelled`` (stopped before its end); ``invalid``
-            (the task line could not be read, nothing was run).
+            (the task line could not be read, nothing was run); ``quarantined`` (every attempt killed an actor, or was
+            under way when one died: it is not tried again in this run).
         message: the agent's final answer.
         stop_reason: why the run ended, None when it never did.
         tokens: prompt and completion tokens of all attempts that reported any.
@@ -50,8 +51,8 @@ class FleetReport(Frozen):
     """What a fleet did.
 
     Attributes:
-        total: tasks that this run took, sum of the next four.
-        ok, failed, cancelled, invalid: how they ended.
+        total: tasks that this run took, sum of the next five.
+        ok, failed, cancelled, invalid, quarantined: how they ended.
         skipped: tasks that an earlier run had already finished (``resume``).
         retries: attempts beyond the first.
         duration_s: seconds from the first task to the last.
@@ -69,6 +70,7 @@ class FleetReport(Frozen):
     failed: int = 0
     cancelled: int = 0
     invalid: int = 0
+    quarantined: int = 0
     skipped: int = 0
     retries: int = 0
     duration_s: float = 0.0

@@ -8,7 +8,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ...protocol.errors import AuthenticationFailed, ConfigurationError, RuntimeClosed, UmbelError, from_wire
+from ...protocol.errors import (
+    AuthenticationFailed,
+    ConfigurationError,
+    PeerLost,
+    RestartsExceeded,
+    RunLost,
+    RuntimeClosed,
+    UmbelError,
+    from_wire,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +63,18 @@ def is_fatal(error: Any) -> bool:
     """Whether every other task would fail in the same way: wrong configuration, wrong key, closed runtime."""
     cls = _class_of(error)
     return cls is not None and issubclass(cls, ConfigurationError | AuthenticationFailed | RuntimeClosed)
+
+
+def is_loss(error: Any) -> bool:
+    """Whether an actor died that the attempt depended on: perhaps the task's doing, perhaps another's."""
+    cls = _class_of(error)
+    return cls is not None and issubclass(cls, PeerLost | RunLost)
+
+
+def is_final(error: Any) -> bool:
+    """Whether no task can succeed any more, whatever went well before: the runtime has given an actor up."""
+    cls = _class_of(error)
+    return cls is not None and issubclass(cls, RestartsExceeded)
 
 
 def as_exception(error: Any) -> UmbelError:

@@ -13,8 +13,10 @@ from ...protocol.errors import DeadlineExceeded, UmbelError
 from ...protocol.results import Metrics
 from .ledger import Ledger, id_hash
 from .progress import RateMeter, Reporter, Snapshot
+from .quarantine import Quarantine
+from .readiness import Readiness
 from .results import FleetReport, Status, TaskResult, describe_error
-from .retry import Backoff, as_exception, is_fatal, is_retryable
+from .retry import Backoff, as_exception, is_fatal, is_final, is_loss, is_retryable
 from .sources import TaskSource
 from .tally import Attempts, Tally
 from .tasks import BadTask, Task, duplicate
@@ -50,6 +52,8 @@ class Settings:
     threads: str | None
     options: dict[str, Any]
     backoff: Backoff
+    quarantine_after: int
+    ready: Callable[[], Awaitable[None]] | None
     limit: int | None
     keep: bool
 
@@ -66,6 +70,8 @@ class FleetRun:
         self._reporter = reporter
         self._settings = settings
         self._tally = Tally()
+        self._quarantine = Quarantine(settings.quarantine_after)
+        self._readiness = Readiness(settings.ready)
         self._seen: set[int] = set()
         self._in_flight: dict[int, Attempts] = {}
         self._kept: list[tuple[int, TaskResult]] = []
@@ -192,14 +198,21 @@ class FleetRun:
     async def _attempt_until_done(self, attempts: Attempts) -> TaskResult:
         while True:
             attempts.count += 1
-            result, error = await self._attempt(attempts)
+            async with self._quarantine.turn(attempts):
+                result, error = await self._attempt(attempts)
             if result.status != "failed":
                 return result
-            if is_fatal(error) and not self._tally.ok:
+            if is_final(error) or (is_fatal(error) and not self._tally.ok):
                 self._fatal = self._fatal or as_exception(error)
                 self.stop("error")
                 return result
-            if attempts.count > self._settings.retries or not is_retryable(error):
+            if not self._settings.retries or not is_retryable(error):
+                return result
+            if is_loss(error):
+                if self._quarantine.lost(attempts):
+                    return _quarantined(attempts, result)
+                await self._readiness.wait()
+            elif attempts.count - attempts.losses > self._settings.retries:
                 return result
             await self._settings.backoff.sleep(self._settings.backoff.delay(attempts.count, error))
 
@@ -289,6 +302,7 @@ class FleetRun:
             failed=tally.failed,
             cancelled=tally.cancelled,
             invalid=tally.invalid,
+            quarantined=tally.quarantined,
             skipped=tally.skipped,
             running=len(self._in_flight),
             retries=tally.retries,
@@ -308,6 +322,7 @@ class FleetRun:
             failed=tally.failed,
             cancelled=tally.cancelled,
             invalid=tally.invalid,
+            quarantined=tally.quarantined,
             skipped=tally.skipped,
             retries=tally.retries,
             duration_s=round(elapsed, 6),
@@ -319,6 +334,11 @@ class FleetRun:
             failures=tuple(tally.failures),
             results=kept,
         )
+
+
+def _quarantined(attempts: Attempts, last: TaskResult) -> TaskResult:
+    why = f"in quarantine: an actor died during each of {attempts.losses} attempts, the last one without other suspects"
+    return attempts.result("quarantined", stop_reason="error", error=describe_error(f"{why}; {last.error}"))
 
 
 def _spent(error: Exception) -> Metrics | None:

@@ -20,6 +20,7 @@ class Tally:
     failed: int = 0
     cancelled: int = 0
     invalid: int = 0
+    quarantined: int = 0
     skipped: int = 0
     retries: int = 0
     tokens: int = 0
@@ -29,7 +30,7 @@ class Tally:
     @property
     def total(self) -> int:
         """Tasks with a result."""
-        return self.ok + self.failed + self.cancelled + self.invalid
+        return self.ok + self.failed + self.cancelled + self.invalid + self.quarantined
 
     def add(self, result: TaskResult) -> None:
         """Count one more."""
@@ -44,12 +45,21 @@ class Tally:
 
 @dataclass(slots=True)
 class Attempts:
-    """A task in flight: what its attempts cost so far."""
+    """A task in flight: what its attempts cost so far.
+
+    Attributes:
+        losses: attempts during which an actor died that the task depended on.
+        alone: the last attempt was made while no other suspect ran (see ``quarantine.py``).
+        verdicts: how many tasks were in quarantine when this one was lost the last time.
+    """
 
     task: Task
     order: int
     started: float
     count: int = 0
+    losses: int = 0
+    alone: bool = False
+    verdicts: int = 0
     tokens: int = 0
     cost_usd: float | None = None
 

@@ -103,7 +103,7 @@ async def test_errors_that_may_go_away_are_retried_and_paid_for(
 
 async def test_a_second_attempt_has_a_thread_of_its_own(make_agent: Any) -> None:
     def reply(prompt: str, attempt: int) -> Any:
-        raise RunLost("gone")
+        raise RateLimited("busy")
 
     agent = make_agent(reply=reply)
     await Fleet(agent, retries=1, threads="t", backoff=FAST).run(["p"])
