@@ -86,7 +86,7 @@ def down(
     with connected(address):
         running = sum(service.runs for service in find_services(namespace))
         if running and not force:
-            raise fail(f"{running:,} runs of {namespace!r} are in progress; --force ends them", FAILED)
+            raise fail(f"{namespace!r} has runs in progress ({running:,}); --force ends them", FAILED)
         ended = end_service(namespace)
     if as_json:
         show_json({"namespace": namespace, "ended": ended, "runs": running})
