@@ -362,7 +362,12 @@ def confirm(question: str, *, yes: bool) -> None:
 
     if yes:
         return
-    if not sys.stdin.isatty():
+    if not is_terminal():
         raise ConfigurationError("this deletes, and there is no terminal to ask on: say so with --yes")
     if not typer.confirm(question, err=True):
         raise typer.Exit(FAILED)
+
+
+def is_terminal() -> bool:
+    """Whether somebody can be asked."""
+    return sys.stdin.isatty()
