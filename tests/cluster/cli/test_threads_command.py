@@ -189,7 +189,7 @@ def test_what_was_exported_comes_back_exactly(threads: Umbel, umbel: Umbel, url:
     talk(url, "done", metadata={"text": "ä\ud7ff\u2028\n", "number": 0.1})
     entry = JournalEntry(run_id="r", call_id="c", phase="begun", at=0.1)
     with_threads(url, lambda store: store.write("open", AgentState(run_id="r"), journal=(entry,), metadata={"kept": 1}))
-    other = f"sqlite:///{workplace}/other.db"
+    other = f"file:///{workplace}/other"
     assert told(threads("export", "--out", "all.jsonl", "--json")) == {"exported": 4, "out": "all.jsonl"}
     imported = umbel("threads", "import", "all.jsonl", "--store", other, "--json")
     assert told(imported) == {"imported": 4, "replaced": 0}
@@ -205,7 +205,7 @@ def test_what_was_exported_comes_back_exactly(threads: Umbel, umbel: Umbel, url:
     line = json.loads(Path("all.jsonl").read_text().splitlines()[0])
     assert (line["format"], line["version"], line["state_version"]) == ("umbel-thread", 1, AgentState.schema_version)
     with Runtime(inline=True):  # a paused one can be answered there
-        agent = Agent(ScriptedModel([text("Fine.")]), [add], checkpointer=other)
+        agent = Agent(ScriptedModel([text("not asked"), text("Fine.")]), [add], checkpointer=other)
         answered = asyncio.run(agent.aresume("yes", thread_id="paused"))
     assert answered.success
 
