@@ -21,6 +21,7 @@ from .cell import CHECKPOINTER, SUPERVISOR, shard_of
 from .host import Identity, RayTransport
 from .loops import at_loop_end
 from .ray_actors import RayActors
+from .recovering import recovering
 
 Shard = tuple[asyncio.AbstractEventLoop, Link]  # the link to a supervisor (or, last, the checkpointer), and whose it is
 
@@ -66,6 +67,8 @@ class RayBackend:
         _, link = self._running[request.run_id] = shard
         link.define(request.definition, self._blobs.__getitem__)
         try:
+            if request.thread_id is not None and definition.checkpointer is not None:
+                return self._explained(await recovering(link, request, on_event, self._actors.shape))
             return self._explained((await link.request(request, on_partial=on_event)).outcome)
         except PeerLost as lost:
             raise self._actors.explain(lost.to_wire()) or lost from None
