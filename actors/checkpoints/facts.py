@@ -1,4 +1,4 @@
-"""The metadata of checkpoints: what the runtime notes of them, and what of a conversation's own metadata threads are found by."""
+"""The metadata of checkpoints: what the runtime notes of them, and what of its own metadata a thread is found by."""
 
 from __future__ import annotations
 
