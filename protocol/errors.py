@@ -438,7 +438,8 @@ __all__ = [
     "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "FetchRefused", "GsarRejected",
     "GuardrailViolation", "InvalidArguments", "JudgeFailed", "MalformedResponse", "MessageTooLarge", "MissingExtra",
     "ModelConnectionError", "ModelError", "ModelServerError", "ModelTimeout", "NotPaused", "NotStorable", "OutcomeUnknown",
-    "Overloaded", "PeerLost", "ProtocolError", "RateLimited", "RemoteError", "RequestCancelled", "RestartsExceeded", "RunError", "RunFailed",
-    "RunLost", "RuntimeClosed", "SchemaVersionError", "StaleEpoch", "StoreUnavailable", "ThreadBusy", "ToolCrashed",
-    "ToolError", "ToolTimeout", "UmbelError", "UnknownKind", "UnknownTask", "UnknownTool", "from_wire",
+    "Overloaded", "PeerLost", "ProtocolError", "RateLimited", "RemoteError", "RequestCancelled", "RestartsExceeded",
+    "RunError", "RunFailed", "RunLost", "RuntimeClosed", "SchemaVersionError", "StaleEpoch", "StaleWriter",
+    "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout", "UmbelError", "UnknownKind", "UnknownTask",
+    "UnknownTool", "from_wire",
 ]  # fmt: skip

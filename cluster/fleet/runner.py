@@ -13,9 +13,9 @@ from ...protocol.errors import DeadlineExceeded, UmbelError
 from ...protocol.results import Metrics
 from .ledger import Ledger, id_hash
 from .progress import RateMeter, Reporter, Snapshot
+from .quarantine import Quarantine
 from .readiness import Readiness
 from .results import FleetReport, Status, TaskResult, describe_error
-from .quarantine import Quarantine
 from .retry import Backoff, as_exception, is_fatal, is_final, is_loss, is_retryable
 from .sources import TaskSource
 from .tally import Attempts, Tally
