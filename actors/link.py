@@ -154,6 +154,11 @@ class Link:
             await asyncio.wait({task}, timeout=seconds)
 
     @property
+    def gone(self) -> bool:
+        """Whether the peer is gone for good, or this link was closed."""
+        return self._gone is not None
+
+    @property
     def full(self) -> bool:
         """Whether :meth:`request` would have to wait before it sends."""
         return len(self._queue) >= self._capacity

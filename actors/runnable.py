@@ -5,66 +5,30 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ..protocol.codec import to_json
 from ..protocol.commands import InterruptsLoaded, LoadInterrupts, StartRun
-from ..protocol.errors import ConfigurationError, NotPaused, PeerLost, RunLost, RuntimeClosed, UmbelError, from_wire
+from ..protocol.errors import NotPaused, PeerLost, RunLost, UmbelError, from_wire
 from ..protocol.events import Event, RunLostEvent
-from ..protocol.messages import Frozen
 from ..protocol.results import AgentResult, RunOutcome
-from .ambient import check_may_run
 from .definitions import pack_definition
 from .event_stream import Callback, EventStream, Observer
-from .tools.children import ChildRuntime
-from .tools.context import current_tool_context
+from .runtime_port import RuntimePort, current_runtime
+from .thread_calls import ThreadCalls
 
 T = TypeVar("T")
 CLOSING_SECONDS = 10.0  # for a run whose stream was closed to end in order; then it is abandoned
 
 
-class RuntimePort(Protocol):
-    """What a runtime must offer (``cluster/runtime.py``)."""
-
-    def register(self, definition: Any) -> str: ...
-    def execute(self, definition: Any, request: StartRun, on_event: Observer | None = None) -> Awaitable[RunOutcome]: ...
-    def ask(self, message: Frozen, thread_id: str) -> Awaitable[Any]: ...
-    def cancel(self, run_id: str, request: StartRun) -> None: ...
-    def run_sync(self, job: Coroutine[Any, Any, T]) -> T: ...
-
-
-_finders: list[Callable[[], RuntimePort]] = []
-
-
-def provide_runtime(find: Callable[[], RuntimePort]) -> None:
-    """Tell runnables how to find the current runtime (starting the default one if need be)."""
-    _finders[:] = [find]
-
-
-def current_runtime() -> RuntimePort:
-    """The runtime that a call without one uses; in a tool's body, that of the run that the call belongs to.
-
-    Raises:
-        RunError: runs cannot be begun here (see :func:`check_may_run`).
-    """
-    context = current_tool_context()
-    if context is not None and context.port is not None:
-        return ChildRuntime(context.port)
-    check_may_run()
-    if not _finders:
-        raise RuntimeClosed("no runtime is available: import Runtime from umbel first")
-    return _finders[0]()
-
-
-class Runnable:
+class Runnable(ThreadCalls):
     """Base of everything with ``run``, ``arun`` and ``run_sync``. One object may serve any number of concurrent runs."""
 
     callback_handler: Callable[[Any], Any] | None = None
     output_schema: Any = None
-    checkpointer: str | None = None
 
     def __init__(self) -> None:
         self._active: dict[str, tuple[RuntimePort, StartRun]] = {}
@@ -73,11 +37,6 @@ class Runnable:
         self._children: set[Runnable] = set()
         self._armed = False
         self._packed: tuple[str, bytes] | None = None
-
-    @property
-    def title(self) -> str:
-        """Name for people: in events, errors and progress."""
-        return type(self).__name__
 
     def parts(self) -> list[Any]:
         """The objects whose code must travel with this definition."""
@@ -225,12 +184,10 @@ class Runnable:
         """The questions that a thread waits for, as its store has them, whoever saw it pause; empty when it is not paused.
 
         Raises:
-            ConfigurationError: there is no checkpointer.
+            NoCheckpointer: there is no checkpointer (also a ``RuntimeError``).
             StoreUnavailable: the store cannot be reached.
         """
-        if self.checkpointer is None:
-            raise ConfigurationError(f"{self.title} has no checkpointer: give it one, e.g. 'sqlite:///umbel.db'")
-        message = LoadInterrupts(store=self.checkpointer, thread_id=thread_id)
+        message = LoadInterrupts(store=self.threads_in(runtime).store, thread_id=thread_id)
         loaded: InterruptsLoaded = await (runtime or current_runtime()).ask(message, thread_id)
         if not loaded.interrupts:
             self._paused.pop(thread_id, None)
@@ -356,10 +313,13 @@ class Runnable:
                 self._remember(outcome)
             return outcome
         except PeerLost as error:
-            raise RunLost(
-                f"run {request.run_id} of {self.title} was lost: {error.message}. Nothing durable was kept; run it again",
-                run_id=request.run_id,
-            ) from error
+            kept = (
+                "Nothing durable was kept; run it again"
+                if request.thread_id is None
+                else f"What its thread {request.thread_id!r} holds is kept: continue_turn goes on with it"
+            )
+            message = f"run {request.run_id} of {self.title} was lost: {error.message}. {kept}"
+            raise RunLost(message, run_id=request.run_id) from error
         finally:
             del self._active[request.run_id]
 

@@ -9,7 +9,7 @@ from ..protocol.config import DEFAULT_SYSTEM_PROMPT
 from ..protocol.errors import ConfigurationError
 from ..protocol.results import SubagentResult
 from .agent_definition import Agent, outcome_of
-from .runnable import current_runtime
+from .runtime_port import current_runtime
 from .tools.context import current_tool_context
 
 

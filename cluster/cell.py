@@ -22,18 +22,15 @@ from ..protocol.commands import (
     Define,
     ExecuteCall,
     ForgetRuns,
-    LoadCheckpoint,
     LoadInterrupts,
     Ping,
     Pong,
-    SaveCheckpoint,
     StartRun,
     SubagentAnswer,
     SubagentHeard,
     ThinkRequest,
 )
 from ..protocol.config import Topology
-from ..protocol.storage import RecordCalls, ReleaseLease, TakeLease
 
 SUPERVISOR, AGENT, TOOLS, CHECKPOINTER = "supervisor", "agent", "tools", "checkpointer"
 ROLES = (SUPERVISOR, AGENT, TOOLS, CHECKPOINTER)
@@ -89,11 +86,8 @@ class Cell:
             self._closers.append(executor.close)
         if CHECKPOINTER in roles:
             checkpointer = CheckpointerActor()
-            self.mailbox.on(SaveCheckpoint, checkpointer.save)
-            self.mailbox.on(LoadCheckpoint, checkpointer.load)
-            self.mailbox.on(RecordCalls, checkpointer.record)
-            self.mailbox.on(TakeLease, checkpointer.lease)
-            self.mailbox.on(ReleaseLease, checkpointer.release)
+            for request, handler in checkpointer.handlers().items():
+                self.mailbox.on(request, handler)
             self._closers.append(checkpointer.close)
 
     async def close(self) -> None:

@@ -49,6 +49,10 @@ class InlineBackend:
         cell = self._cells.get(asyncio.get_running_loop()) or await self._open()
         return await LocalLink(cell.mailbox).request(message)
 
+    async def ask_checkpointer(self, message: Frozen) -> Any:
+        """The checkpointer's reply to a message about threads."""
+        return await self.ask(message, "")  # one cell hosts them all
+
     def cancel(self, run_id: str, request: StartRun) -> None:
         for loop, cell in list(self._cells.items()):
             if not loop.is_closed():

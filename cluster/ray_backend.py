@@ -17,19 +17,20 @@ from ..protocol.config import Topology
 from ..protocol.errors import PeerLost, RuntimeClosed, UmbelError
 from ..protocol.messages import Frozen
 from ..protocol.results import RunOutcome
-from .cell import SUPERVISOR, shard_of
+from .cell import CHECKPOINTER, SUPERVISOR, shard_of
 from .host import Identity, RayTransport
 from .loops import at_loop_end
 from .ray_actors import RayActors
+from .recovering import recovering
 
-Shard = tuple[asyncio.AbstractEventLoop, Link]  # the link to a supervisor, and whose it is
+Shard = tuple[asyncio.AbstractEventLoop, Link]  # the link to a supervisor (or, last, the checkpointer), and whose it is
 
 
 class RayBackend:
     """Runs agents on the actors of a Ray cluster. May be used from any number of threads and event loops."""
 
     def __init__(self, topology: Topology, address: str | None, namespace: str | None, options: dict[str, Any]) -> None:
-        shape = settled(topology)
+        self._shape = shape = settled(topology)
         self._shards = shape.supervisors or 1
         self._actors = RayActors(shape, namespace or f"run-{uuid.uuid4().hex[:8]}", address, options)
         self._name = f"driver-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -56,6 +57,8 @@ class RayBackend:
         _, link = self._running[request.run_id] = shard
         link.define(request.definition, self._blobs.__getitem__)
         try:
+            if request.thread_id is not None and definition.checkpointer is not None:
+                return self._explained(await recovering(link, request, on_event, self._shape))
             return self._explained((await link.request(request, on_partial=on_event)).outcome)
         except PeerLost as lost:
             raise self._actors.explain(lost.to_wire()) or lost from None
@@ -77,6 +80,13 @@ class RayBackend:
         loop = asyncio.get_running_loop()
         links = self._links.get(loop) or await self._connect(loop)
         _, link = links[shard_of(thread_id, self._shards)]
+        return await link.request(message)
+
+    async def ask_checkpointer(self, message: Frozen) -> Any:
+        """The checkpointer's reply to a message about threads."""
+        loop = asyncio.get_running_loop()
+        links = self._links.get(loop) or await self._connect(loop)
+        _, link = links[self._shards]
         return await link.request(message)
 
     def cancel(self, run_id: str, request: StartRun) -> None:
@@ -121,7 +131,7 @@ class RayBackend:
             self._links.pop(ended, None)
             self._guards.pop(ended, None)
         me = Identity(self._actors.namespace, f"{self._name}-{next(self._numbers)}", self._actors.secret)
-        peers = [f"{SUPERVISOR}/default/{shard}" for shard in range(self._shards)]
+        peers = [*(f"{SUPERVISOR}/default/{shard}" for shard in range(self._shards)), f"{CHECKPOINTER}/default/0"]
         self._links[loop] = [(loop, Link(me.name, time.time_ns(), peer, RayTransport(me, peer), eager=True)) for peer in peers]
         self._guards[loop] = await at_loop_end(self.close_here)
         return self._links[loop]

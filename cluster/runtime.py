@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, Self, TypeVar
 
 from ..actors.ambient import check_may_run
-from ..actors.runnable import in_own_thread, provide_runtime
+from ..actors.runnable import in_own_thread
+from ..actors.runtime_port import provide_runtime
 from ..protocol.commands import StartRun
 from ..protocol.config import Topology
 from ..protocol.errors import RuntimeClosed
@@ -30,6 +31,7 @@ class Backend(Protocol):
         self, definition: Any, request: StartRun, on_event: Callable[[Any], None] | None = None
     ) -> RunOutcome: ...
     async def ask(self, message: Frozen, thread_id: str) -> Any: ...
+    async def ask_checkpointer(self, message: Frozen) -> Any: ...
     def cancel(self, run_id: str, request: StartRun) -> None: ...
     async def ready(self, seconds: float) -> None: ...
     async def close_here(self) -> None: ...
@@ -118,6 +120,10 @@ class Runtime:
     def ask(self, message: Frozen, thread_id: str) -> Awaitable[Any]:
         """The reply of the supervisor that serves a thread to a message about it."""
         return self.backend.ask(message, thread_id)
+
+    def ask_checkpointer(self, message: Frozen) -> Awaitable[Any]:
+        """The reply of the runtime's checkpointer to a message about threads (``protocol/storage.py``)."""
+        return self.backend.ask_checkpointer(message)
 
     def cancel(self, run_id: str, request: StartRun) -> None:
         self.backend.cancel(run_id, request)

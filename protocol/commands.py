@@ -86,6 +86,8 @@ class StartRun(Frozen):
         answers: for ``resume``: answers by interrupt id; the id ``""`` means the only one there is.
         perform: for ``resume``: a call that waits is performed, and its result is the answer.
         state: for ``resume`` of a run without a thread: its paused state, as JSON.
+        recover: the supervisor that had this very request died over it: go on from what it stored, or begin if that is nothing.
+        after_seq: number of the last event that the caller has seen; what follows is numbered from there.
     """
 
     run_id: str
@@ -108,6 +110,8 @@ class StartRun(Frozen):
     answers: JsonObject | None = None
     perform: bool = False
     state: bytes | None = Field(default=None, exclude=True)
+    recover: bool = False
+    after_seq: int = -1
 
     attached = "state"
 

@@ -54,6 +54,8 @@ class Topology(Settings):
         tool_executors: actors of the default tool pool.
         colocate_agents: put a run's agent beside its supervisor: one hop (~1 ms) less per model call.
         max_runs: runs in flight on one shard before its mailbox makes senders wait.
+        recovery_seconds: how long a durable run whose supervisor died waits for it to come back; 0 does not recover runs.
+        max_recoveries: deaths of its supervisor that one run survives; it may be what kills it.
         max_restarts: an actor that dies more often than that within ``restart_window_seconds`` is given up: runs that need
             it end with ``RestartsExceeded`` instead of waiting for it again.
         restart_window_seconds: the window in which restarts are counted.
@@ -64,6 +66,8 @@ class Topology(Settings):
     tool_executors: int = Field(default=1, ge=1)
     colocate_agents: bool = False
     max_runs: int = Field(default=20_000, ge=1)
+    recovery_seconds: float = Field(default=60.0, ge=0)
+    max_recoveries: int = Field(default=5, ge=0)
     max_restarts: int = Field(default=20, ge=0)
     restart_window_seconds: float = Field(default=60.0, gt=0)
 

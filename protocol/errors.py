@@ -3,7 +3,8 @@
     UmbelError
     ├── ConfigurationError            the caller's definition or settings are wrong (also a ValueError)
     │   ├── DefinitionError           an agent or tool definition (also a TypeError where the type is wrong)
-    │   └── MissingExtra              an optional dependency is not installed
+    │   ├── MissingExtra              an optional dependency is not installed
+    │   └── NoCheckpointer            threads are kept by a checkpointer, and there is none (also a RuntimeError)
     ├── ProtocolError                 bytes or messages that cannot be understood
     │   ├── DecodeError
     │   ├── UnknownKind
@@ -44,6 +45,7 @@
     │   └── FetchRefused              a URL leads to where tools may not go
     ├── CheckpointError
     │   ├── CheckpointConflict        the stored thread moved on
+    │   ├── CheckpointNotFound        no such thread, or no such checkpoint in it (also a LookupError)
     │   ├── StaleWriter               a newer owner has the thread's lease, or it was deleted
     │   ├── StoreUnavailable
     │   └── NotStorable               a value that would not survive the round trip
@@ -100,6 +102,12 @@ class MissingExtra(ConfigurationError, ImportError):
     """An optional dependency is not installed."""
 
     code = "missing_extra"
+
+
+class NoCheckpointer(ConfigurationError, RuntimeError):
+    """Threads are kept by a checkpointer, and the agent has none."""
+
+    code = "no_checkpointer"
 
 
 class ProtocolError(UmbelError):
@@ -378,6 +386,12 @@ class CheckpointConflict(CheckpointError):
     code = "checkpoint_conflict"
 
 
+class CheckpointNotFound(CheckpointError, LookupError):
+    """There is no such thread, or it has no such checkpoint."""
+
+    code = "checkpoint_not_found"
+
+
 class StaleWriter(CheckpointError):
     """Another owner took the thread's lease, or the thread was deleted: this writer must stop."""
 
@@ -434,12 +448,12 @@ def from_wire(data: dict[str, Any]) -> UmbelError:
 _BY_CODE = _tree(UmbelError)
 
 __all__ = [
-    "ActorError", "AuthenticationFailed", "BadRequest", "CheckpointConflict", "CheckpointError", "ConfigurationError",
-    "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "FetchRefused", "GsarRejected",
-    "GuardrailViolation", "InvalidArguments", "JudgeFailed", "MalformedResponse", "MessageTooLarge", "MissingExtra",
-    "ModelConnectionError", "ModelError", "ModelServerError", "ModelTimeout", "NotPaused", "NotStorable", "OutcomeUnknown",
-    "Overloaded", "PeerLost", "ProtocolError", "RateLimited", "RemoteError", "RequestCancelled", "RestartsExceeded",
-    "RunError", "RunFailed", "RunLost", "RuntimeClosed", "SchemaVersionError", "StaleEpoch", "StaleWriter",
-    "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout", "UmbelError", "UnknownKind", "UnknownTask",
-    "UnknownTool", "from_wire",
+    "ActorError", "AuthenticationFailed", "BadRequest", "CheckpointConflict", "CheckpointError", "CheckpointNotFound",
+    "ConfigurationError", "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "FetchRefused",
+    "GsarRejected", "GuardrailViolation", "InvalidArguments", "JudgeFailed", "MalformedResponse", "MessageTooLarge",
+    "MissingExtra", "ModelConnectionError", "ModelError", "ModelServerError", "ModelTimeout", "NoCheckpointer", "NotPaused",
+    "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost", "ProtocolError", "RateLimited", "RemoteError",
+    "RequestCancelled", "RestartsExceeded", "RunError", "RunFailed", "RunLost", "RuntimeClosed", "SchemaVersionError",
+    "StaleEpoch", "StaleWriter", "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout", "UmbelError",
+    "UnknownKind", "UnknownTask", "UnknownTool", "from_wire",
 ]  # fmt: skip

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from ...protocol.commands import CheckpointLoaded, CheckpointSaved, LoadCheckpoint, SaveCheckpoint
-from ...protocol.errors import ConfigurationError, RuntimeClosed
-from ...protocol.storage import CallsRecorded, LeaseReleased, LeaseTaken, RecordCalls, ReleaseLease, TakeLease
+from ...protocol.errors import ConfigurationError, RuntimeClosed, UnknownKind
+from ...protocol.messages import Frozen
+from ...protocol.storage import (
+    CallsRecorded,
+    CheckpointInfo,
+    CollectGarbage,
+    DeleteThread,
+    GarbageCollected,
+    HistoryLoaded,
+    LeaseReleased,
+    LeaseTaken,
+    ListThreads,
+    LoadHistory,
+    RecordCalls,
+    ReleaseLease,
+    TakeLease,
+    ThreadDeleted,
+    ThreadsListed,
+)
 from .group_commit import GroupCommit
 from .registry import open_store
 from .store import Store
+
+Handler = Callable[..., Awaitable[Any]]
 
 
 class CheckpointerActor:
@@ -78,6 +98,65 @@ class CheckpointerActor:
         """
         return await self._of(message.store).store.load(message.thread_id, message.checkpoint_id)
 
+    async def threads(self, message: ListThreads, _caller: object = None) -> ThreadsListed:
+        """A page of threads.
+
+        Raises:
+            ConfigurationError: a limit below 1.
+        """
+        _at_least_one("limit", message.limit)
+        return await self.store(message.store).threads(message)
+
+    async def history(self, message: LoadHistory, _caller: object = None) -> HistoryLoaded:
+        """A thread's newest checkpoints, newest first, without their states.
+
+        Raises:
+            ConfigurationError: a limit below 1.
+        """
+        _at_least_one("limit", message.limit)
+        found = await self.store(message.store).history(message.thread_id, message.limit)
+        return HistoryLoaded(checkpoints=tuple(_without_state(checkpoint) for checkpoint in found))
+
+    async def delete(self, message: DeleteThread, _caller: object = None) -> ThreadDeleted:
+        """Delete a thread; a tombstone stays. Source: OURS-23."""
+        return await self.store(message.store).delete(message.thread_id)
+
+    async def collect(self, message: CollectGarbage, _caller: object = None) -> GarbageCollected:
+        """Free space.
+
+        Raises:
+            ConfigurationError: a ``keep`` below 1: a thread without a checkpoint would be a deleted one.
+        """
+        if message.keep is not None:
+            _at_least_one("keep", message.keep)
+        return await self.store(message.store).collect(message)
+
+    def handlers(self) -> dict[type[Frozen], Handler]:
+        """Who answers which request."""
+        return {
+            SaveCheckpoint: self.save,
+            LoadCheckpoint: self.load,
+            RecordCalls: self.record,
+            TakeLease: self.lease,
+            ReleaseLease: self.release,
+            ListThreads: self.threads,
+            LoadHistory: self.history,
+            DeleteThread: self.delete,
+            CollectGarbage: self.collect,
+        }
+
+    async def answer(self, message: Frozen) -> Any:
+        """The reply to any of the requests, for whoever has this actor in its own process.
+
+        Raises:
+            UnknownKind: no checkpointer answers that.
+            UmbelError: what the request's handler raises.
+        """
+        handler = self.handlers().get(type(message))
+        if handler is None:
+            raise UnknownKind(f"a checkpointer does not answer {type(message).__name__}")
+        return await handler(message)
+
     def store(self, url: str) -> Store:
         """The open store of ``url``."""
         return self._of(url).store
@@ -111,3 +190,18 @@ class CheckpointerActor:
         self._loop = loop
         # Whoever waited on a closed loop is gone; the stores belong to no loop and stay open.
         self._commits = {url: GroupCommit(commit.store) for url, commit in self._commits.items()}
+
+
+def _without_state(checkpoint: CheckpointLoaded) -> CheckpointInfo:
+    return CheckpointInfo(
+        checkpoint_id=checkpoint.checkpoint_id or "",
+        parent_id=checkpoint.parent_id,
+        created_at=checkpoint.created_at,
+        metadata=checkpoint.metadata,
+        depth=checkpoint.depth,
+    )
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise ConfigurationError(f"{name} must be 1 or more, not {value}")

@@ -19,6 +19,7 @@ from ...protocol.state import ReasoningStep, ToolExecution
 from ..tools.executor import unknown_tool_text
 from ..tools.limits import limited
 from ..tools.verification import REMINDER, blocked, unverified_writes, wrote
+from . import journal
 from .children import Body
 from .hooked import after_tool, before_tool
 from .pause import asking, take_answers
@@ -26,6 +27,7 @@ from .reflect import reflect
 from .run import Run, refuse
 from .slot import Slot, announce, complete
 from .subagent import call_agent
+from .thread import open_calls
 
 TASK_COMPLETE = "task_complete"
 ATTEMPTS = 3  # executors tried for a call that is safe to repeat
@@ -50,20 +52,48 @@ async def resume(run: Run) -> str | None:
     return consequences(run, amend(run, slots))
 
 
-async def batch(run: Run, slots: list[Slot], response: ModelResponse | None = None) -> list[ToolExecution]:
+async def batch(
+    run: Run, slots: list[Slot], response: ModelResponse | None = None, *, stored: bool = False
+) -> list[ToolExecution]:
     """Get the results of calls, and append them to the state: the records of those that are done.
 
-    The ``response`` that made the calls, unless an earlier segment has it, becomes a reasoning step with them.
+    The ``response`` that made the calls, unless an earlier segment has it, becomes a reasoning step with them. The calls
+    are ``stored`` if the thread knows them already.
     """
     try:
+        if run.journal:
+            await recalled(run, slots)
         await plan(run, slots, cut_off=response is not None and response.stop_reason == "length")
-        await dispatch(run, [slot for slot in slots if slot.result is None and slot.twin is None])
+        await dispatch(run, [slot for slot in slots if slot.result is None and slot.twin is None], stored)
         if run.agent.hooks.after_tool and run.config.tool_event_order == "sequential":
             for slot in slots:
                 await after_tool(run, slot, perform)
     finally:
         executions = fold(run, slots, response)  # also when the run is stopped: every call of the conversation has a result
     return executions
+
+
+async def reopen(run: Run) -> str | None:
+    """Finish the batch that a crash broke off, if there is one: what was done is not done again. Source: OURS-1, OURS-18."""
+    calls = open_calls(run.state.messages)
+    if not calls:
+        return None
+    tools = run.agent.tools_by_name
+    slots = [Slot(call, tools.get(call.name)) for call in calls]
+    steps = run.state.reasoning_steps
+    if steps and steps[-1].iteration == run.state.iteration:  # some of its calls are recorded
+        await batch(run, slots, stored=True)
+        return consequences(run, amend(run, slots))
+    asked = next(message for message in reversed(run.state.messages) if message.tool_calls)
+    return consequences(run, await batch(run, slots, ModelResponse(message=asked), stored=True))
+
+
+async def recalled(run: Run, slots: list[Slot]) -> None:
+    """What the journal knows of the calls; hooks see those results, too."""
+    journal.recall(run, slots)
+    if run.config.tool_event_order == "completion":
+        for slot in slots:
+            await after_tool(run, slot, perform)
 
 
 def consequences(run: Run, executions: list[ToolExecution]) -> str | None:
@@ -87,6 +117,8 @@ async def plan(run: Run, slots: list[Slot], cut_off: bool) -> None:
         call = slot.call
         if not slot.waits:
             announce(run, slot)  # a call that was answered may ask again: it is announced with what comes of it (EVT-30)
+        if slot.result is not None:
+            continue  # a crash broke the batch off, and it is known what came of this call
         if cut_off:
             slot.result = refuse(call, CUT_OFF, "cut_off")
         elif slot.waits and slot.waits[0].request.answers and slot.waits[0].answers:
@@ -101,7 +133,8 @@ async def plan(run: Run, slots: list[Slot], cut_off: bool) -> None:
                 if emitted:
                     announce(run, slot)
                     run.publish(emitted)
-            if slot.result is None and slot.tool.idempotent and call.malformed_arguments is None:
+            refused = slot.result is not None  # by a hook
+            if not refused and slot.tool.idempotent and call.malformed_arguments is None:
                 reuse(run, slot, equal)
 
 
@@ -136,8 +169,10 @@ def reuse(run: Run, slot: Slot, equal: dict[str, Slot]) -> None:
 # run
 
 
-async def dispatch(run: Run, slots: list[Slot]) -> None:
+async def dispatch(run: Run, slots: list[Slot], stored: bool) -> None:
     """Run the bodies: at most ``max_concurrency`` at once, or one by one when the agent says sequential."""
+    if run.journal is not None and slots:
+        await journal.intend(run, slots, stored=stored)
     if len(slots) > 1 and run.config.tool_execution == "concurrent":
         await side_by_side(run, slots)
         return
@@ -171,9 +206,13 @@ async def side_by_side(run: Run, slots: list[Slot]) -> None:
 
 async def settle(run: Run, slot: Slot) -> None:
     """Get one call's result. Whatever goes wrong is the result; only being stopped propagates."""
+    if run.journal is not None:
+        await journal.begin(run, slot)
     slot.began = True
     slot.result = await perform(run, slot)
     slot.ran = True
+    if run.journal is not None:
+        await journal.end(run, slot, slot.result)
     if run.config.tool_event_order == "completion":
         await after_tool(run, slot, perform)
         if not slot.asks:

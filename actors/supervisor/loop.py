@@ -1,6 +1,7 @@
 """The run loop, one turn of an agent, top to bottom.
 
     open      load the thread, or begin a conversation; take the answers of a resume     thread.py, pause.py
+              what a crash broke off: an outcome, or a batch of calls                    recovery.py, journal.py
     boundary  stop?  told to stop, the user's condition, loops, built-in limits           here
     notes     a plan to make, a budget that runs out                                      notes.py
     room      worst-case cost of the next call; a conversation that outgrows the window   room.py
@@ -26,10 +27,11 @@ from ...protocol.events import CustomEvent
 from ...protocol.messages import ModelResponse
 from ...protocol.results import RunOutcome
 from .answer import answer, send_back
-from .execute import execute, resume
+from .execute import execute, reopen, resume
 from .hooks.dispatch import before_invocation_all, call
 from .notes import add_notes
 from .recover import MAX_UNFINISHED, repaired
+from .recovery import Ended, recover_turn
 from .room import crowded, make_room
 from .run import Run
 from .terminate import after_invocation, close_iteration, terminate
@@ -55,6 +57,8 @@ async def run_turn(run: Run) -> RunOutcome:
             await after_invocation(run, "cancelled", None)
             raise
         reason = run.stopping
+    except Ended as ended:
+        return ended.outcome
     except NotPaused as refused:
         run.state = run.agent.blank_state  # nothing has happened: what is stored stays as it is
         reason, error = "error", refused
@@ -67,7 +71,7 @@ async def run_turn(run: Run) -> RunOutcome:
 
 async def open_turn(run: Run) -> str | None:
     """Begin the segment. A resumed one first runs the calls that got their answers; more may wait: ``interrupted``."""
-    await load_turn(run)
+    await (recover_turn(run) if run.request.recover else load_turn(run))
     before = run.agent.hooks.before_invocation
     if before:
         try:
@@ -75,11 +79,14 @@ async def open_turn(run: Run) -> str | None:
         except Exception:  # refused: nothing has happened, what is stored stays as it is (LOOP-11)
             run.state = run.agent.blank_state
             raise
-    if run.request.mode != "resume":
+    if run.state.interrupts:
+        reason = await resume(run)
+    elif run.request.mode == "continue" or run.request.recover:
+        reason = await reopen(run)
+    else:
         return None
-    reason = await resume(run)
     if reason is None and run.is_durable:
-        await save(run)  # what was done for the answers is not done again after a crash
+        await save(run)  # what was done for the answers, or for open calls, is not done again after a crash
     return reason
 
 

@@ -55,6 +55,7 @@ class Memo:
         purse: what it leases to its children.
         tasks: conversations of its children that can go on, by task id.
         open_iteration: the one whose end the hooks have not been told.
+        unsure: a save, and the baseline after it, that was cut off by a stop: it may or may not be stored.
     """
 
     nudged: bool = False
@@ -71,6 +72,7 @@ class Memo:
     purse: Any = None
     tasks: dict[str, Any] = field(default_factory=dict)
     open_iteration: int | None = None
+    unsure: Any = None
 
 
 class Run:
@@ -80,6 +82,9 @@ class Run:
         state: the authoritative state; replaced, never changed.
         watched: somebody gets its events.
         sent: messages of the conversation that the agent actor holds.
+        journal: of a durable run: what was known of calls without a result when it began, by call id; None otherwise.
+        batch: the journal's view of the calls that run now.
+        token: of its lease on the thread.
         bad_batches: batches in a row whose every call failed.
         empty_replies: unusable replies in a row.
         stopping: why the run was told to stop from outside, if it was.
@@ -96,11 +101,13 @@ class Run:
         "agent",
         "agent_channel",
         "bad_batches",
+        "batch",
         "caller",
         "checkpoint",
         "config",
         "empty_replies",
         "id",
+        "journal",
         "last_text",
         "model_calls",
         "no_tool_calls",
@@ -115,6 +122,7 @@ class Run:
         "termination",
         "termination_reason",
         "time_limit",
+        "token",
         "watched",
     )
 
@@ -141,6 +149,9 @@ class Run:
         self.started = time.monotonic()
         self.started_at = datetime.now(UTC)
         self.checkpoint: Any = None
+        self.journal: dict[str, Any] | None = None
+        self.batch: Any = None
+        self.token = 0
         self.sent = 0
         self.model_calls = 0
         self.bad_batches = 0
@@ -153,7 +164,7 @@ class Run:
         self._memo: Memo | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._task = task
-        self._seq = 0
+        self._seq = request.after_seq + 1
         self._forget = forget
 
     @property

@@ -23,6 +23,7 @@ class Slot:
         secrets: arguments that only the body sees.
         waits: the interrupts that were answered, when the call goes on after a pause.
         asks: what the call asks a person; it has no result then.
+        intended: the journal says that the body starts.
         began: the body was started.
         ran: the body ended, so hooks that look at results are asked.
         emitted: what those hooks emitted; it follows the event of the result.
@@ -36,6 +37,7 @@ class Slot:
         "call",
         "emitted",
         "given",
+        "intended",
         "ran",
         "result",
         "reused",
@@ -55,7 +57,7 @@ class Slot:
         self.secrets: dict[str, Any] | None = None
         self.asks: tuple[PendingInterrupt, ...] = ()
         self.emitted: list[CustomEvent] = []
-        self.reused = self.began = self.ran = self.announced = self.told = False
+        self.reused = self.intended = self.began = self.ran = self.announced = self.told = False
 
 
 def announce(run: Run, slot: Slot) -> None:
@@ -92,6 +94,7 @@ def complete(run: Run, slot: Slot) -> None:
             tool_call_id=slot.call.id,
             result=result.content if result.error is None else None,
             error=result.error,
+            code=result.code,
             duration_ms=result.duration_ms,
             structured_content=result.structured_content,
             content_blocks=result.content_blocks,

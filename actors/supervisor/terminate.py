@@ -49,7 +49,10 @@ async def terminate(run: Run, reason: str, error: Exception | None = None) -> Ru
         run.state = run.state.with_error(describe(error))
     close_turn(run, reason)
     try:
-        await save(run, final=True, reason=None if reason in OPEN else reason)
+        if run.is_durable:
+            await save(
+                run, final=True, reason=None if reason in OPEN else reason, ending=ending(run, reason, message, error, parsed)
+            )
     except Exception as caught:  # a thread that could not be kept is not a success; of two errors the first is reported
         if error is not None:
             logger.warning("run %s: its last state could not be saved", run.id, exc_info=True)
@@ -61,6 +64,27 @@ async def terminate(run: Run, reason: str, error: Exception | None = None) -> Ru
         await after_invocation(run, reason, error)
     tell_end(run, reason, message, error)
     return finish(run, reason, message, error, parsed)
+
+
+def ending(run: Run, reason: str, message: str, error: Exception | None, parsed: Parsed | None) -> dict[str, Any]:
+    """How the segment ends, for an outcome that has to be rebuilt (``recovery.py``): what the state does not say anyway."""
+    facts: dict[str, Any] = {"reason": reason}
+    if message != (run.newest_text if is_answer(reason) else ""):
+        facts["message"] = message
+    if error is not None:
+        facts |= {"error": wire(error), "error_type": type(error).__name__}
+    if parsed is not None:
+        facts |= {"parsed": True, "parse_error": parsed.error}
+    if run._memo is not None:
+        judged = judgements(run, None)
+        facts |= {name: judged[name] for name in judged if name not in {"interrupts", "hook_errors"}}
+    return facts
+
+
+def wire(error: Exception) -> dict[str, Any]:
+    """The error as plain values; one that is not ours becomes ``RunFailed``."""
+    known = error if isinstance(error, UmbelError) else RunFailed(describe(error), type=type(error).__name__)
+    return known.to_wire()
 
 
 def close_turn(run: Run, reason: str) -> None:
@@ -179,17 +203,13 @@ def keep_partial(run: Run) -> None:
 
 def finish(run: Run, reason: str, message: str, error: Exception | None, parsed: Parsed | None) -> RunOutcome:
     """The outcome."""
-    wire = None
-    if error is not None:
-        known = error if isinstance(error, UmbelError) else RunFailed(describe(error), type=type(error).__name__)
-        wire = known.to_wire()
     return RunOutcome.trusted(
         run_id=run.id,
         thread_id=run.request.thread_id,
         stop_reason=normalise_stop_reason(reason),
         reason=reason,
         message=message,
-        error=wire,
+        error=None if error is None else wire(error),
         error_type=None if error is None else type(error).__name__,
         error_traceback=None if error is None else "".join(traceback.format_exception(error))[-4_000:],
         metrics=run.metrics(),

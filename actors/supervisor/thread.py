@@ -6,12 +6,14 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
-from ...protocol.commands import CheckpointLoaded, LoadCheckpoint
+from ...protocol.commands import CheckpointLoaded, LoadCheckpoint, SaveCheckpoint
 from ...protocol.errors import ConfigurationError, NotPaused, PeerLost
-from ...protocol.messages import Frozen, Message, ToolResult
+from ...protocol.messages import Frozen, Message, ToolCall, ToolResult
 from ...protocol.state import AgentState
+from ...protocol.storage import JournalEntry
 from ..checkpoints.delta import Baseline, build_save, restore
 from .run import Peers, Run
 
@@ -26,12 +28,21 @@ async def load_turn(run: Run) -> None:
     if run.request.cancelled:
         run.stop("cancelled")
         await asyncio.sleep(0)  # where the stop arrives: the thread is not even looked at
-    stored = await stored_state(run) if run.request.state is not None or durable(run) else None
+    begin_segment(run, await stored_state(run) if run.request.state is not None or durable(run) else None)
+
+
+def begin_segment(run: Run, stored: AgentState | None) -> None:
+    """The state of a segment of which nothing is stored yet.
+
+    Raises:
+        NotPaused: there is nothing to go on with.
+    """
     if run.request.mode == "turn":
         new_turn(run, stored)
     elif stored is None:
         raise NotPaused(f"{where(run)} holds nothing to go on with: it is new, or it was deleted")
     else:
+        check_goes_on(run, stored)
         take_up(run, stored)
 
 
@@ -39,8 +50,21 @@ async def stored_state(run: Run) -> AgentState | None:
     """The thread's newest state, or the one that came with the request."""
     if run.request.state is not None:
         return AgentState.model_validate_json(run.request.state)
-    run.checkpoint = await load(run)
+    await open_thread(run)
     return run.checkpoint.state if run.checkpoint is not None else None
+
+
+async def open_thread(run: Run) -> CheckpointLoaded:
+    """Load the thread: its newest checkpoint, and what the journal knows of calls that have no result in it."""
+    message = LoadCheckpoint(store=run.config.checkpointer or "", thread_id=run.request.thread_id or "")
+    loaded: CheckpointLoaded = await ask_checkpointer(run.peers, message)
+    run.checkpoint = restore(loaded)
+    run.token = loaded.token
+    run.journal = {}
+    for entry in loaded.journal:
+        if entry.phase == "done" or entry.call_id not in run.journal:
+            run.journal[entry.call_id] = entry
+    return loaded
 
 
 def new_turn(run: Run, stored: AgentState | None) -> None:
@@ -50,7 +74,7 @@ def new_turn(run: Run, stored: AgentState | None) -> None:
     metadata = {**run.config.metadata, **run.request.metadata}
     provider_state = None
     if stored is not None:
-        earlier = close_open_calls(stored.messages)
+        earlier = close_open_calls(stored.messages, run.journal)
         metadata = {**stored.metadata, **metadata}
         provider_state = stored.provider_state
     if not earlier:
@@ -69,19 +93,23 @@ def new_turn(run: Run, stored: AgentState | None) -> None:
     )
 
 
-def take_up(run: Run, stored: AgentState) -> None:
-    """Go on with a turn that is paused or was cut off; its counters and its run id go on, too.
+def check_goes_on(run: Run, stored: AgentState) -> None:
+    """Refuse to go on with a turn that is over, to continue one that waits for answers, and to answer one that does not.
 
     Raises:
-        NotPaused: the turn is over; or it waits for answers and none came.
+        NotPaused: see above.
     """
     goes_on = run.request.mode == "continue"
     if stored.turn.stop_reason is not None and not (goes_on and stored.turn.stop_reason == "error"):
         raise NotPaused(f"{where(run)}: its last turn is finished ({stored.turn.stop_reason}); begin a new one instead")
-    if goes_on:
-        if stored.interrupts:
-            raise NotPaused(f"{where(run)} waits for answers: resume it instead")
-        stored = stored.evolve(messages=close_open_calls(stored.messages))
+    if goes_on and stored.interrupts:
+        raise NotPaused(f"{where(run)} waits for answers: resume it instead")
+    if not goes_on and not stored.interrupts:
+        raise NotPaused(f"{where(run)} is not paused: there is nothing to answer")
+
+
+def take_up(run: Run, stored: AgentState) -> None:
+    """Go on with a turn that is paused or was cut off; its counters and its run id go on, too."""
     run.id = stored.run_id or run.id
     metadata = {**stored.metadata, **run.request.metadata}
     run.state = stored.evolve(run_id=run.id, metadata=metadata, turn=stored.turn.evolve(stop_reason=None))
@@ -115,19 +143,35 @@ def system_message(run: Run) -> Message | None:
     return Message.system(run.agent.complete_prompt(str(text))) if text else None
 
 
-def close_open_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Answer the calls that an earlier, killed turn left open: their outcome is unknown, they are not run again."""
+def open_calls(messages: tuple[Message, ...]) -> list[ToolCall]:
+    """Calls without a result, in order."""
     answered = {message.tool_call_id for message in messages if message.role == "tool"}
-    if all(call.id in answered for message in messages for call in message.tool_calls):
+    return [call for message in messages for call in message.tool_calls if call.id not in answered]
+
+
+def close_open_calls(messages: tuple[Message, ...], journal: Mapping[str, JournalEntry] | None = None) -> tuple[Message, ...]:
+    """Answer the calls that an earlier turn left open, for a turn that does not go on: they are not run again.
+
+    What the journal knows of them is the answer; of the others nobody knows.
+    """
+    left = {call.id for call in open_calls(messages)}
+    if not left:
         return messages
     closed: list[Message] = []
     for index, message in enumerate(messages):
         closed.append(message)
         following = messages[index + 1].role if index + 1 < len(messages) else None
         if following != "tool" or message.role == "assistant":
-            lost = [call for call in message.tool_calls if call.id not in answered]
-            closed += [Message.tool(ToolResult(tool_call_id=call.id, name=call.name, error=UNANSWERED)) for call in lost]
+            closed += [last_word(call, journal or {}) for call in message.tool_calls if call.id in left]
     return tuple(closed)
+
+
+def last_word(call: ToolCall, journal: Mapping[str, JournalEntry]) -> Message:
+    """The message that answers a call which is given up."""
+    entry = journal.get(call.id)
+    if entry is not None and entry.result is not None:
+        return Message.tool(entry.result)
+    return Message.tool(ToolResult(tool_call_id=call.id, name=call.name, error=UNANSWERED))
 
 
 def durable(run: Run) -> bool:
@@ -145,30 +189,39 @@ def durable(run: Run) -> bool:
     return True
 
 
-async def load(run: Run) -> Baseline | None:
-    """The thread's newest checkpoint, None for a new thread."""
-    return await read(run.peers, run.config.checkpointer, run.request.thread_id or "")
-
-
 async def read(peers: Peers, store: str, thread_id: str) -> Baseline | None:
     """A thread's newest checkpoint, None for a new thread."""
     loaded: CheckpointLoaded = await ask_checkpointer(peers, LoadCheckpoint(store=store, thread_id=thread_id))
     return restore(loaded)
 
 
-async def save(run: Run, *, final: bool = False, reason: str | None = None) -> None:
+def is_due(run: Run) -> bool:
+    """Whether the end of this iteration is saved."""
+    every = run.config.checkpoint_every_n_iterations
+    return every is None or (every > 0 and run.state.iteration % every == 0)
+
+
+async def save(
+    run: Run,
+    *,
+    final: bool = False,
+    reason: str | None = None,
+    entries: tuple[JournalEntry, ...] = (),
+    ending: dict[str, Any] | None = None,
+) -> None:
     """Store the state as it is now. The save names the checkpoint it continues, so two writers cannot overwrite each other.
 
     Args:
         run: whose state.
-        final: at the end of a segment; otherwise only every ``checkpoint_every_n_iterations``.
+        final: in any case; otherwise only every ``checkpoint_every_n_iterations``.
         reason: why the turn is over; None when it is paused or goes on.
+        entries: for the journal, which is emptied before: the state holds what it said.
+        ending: of the segment, what its outcome can be rebuilt from.
     """
-    if not run.is_durable or not run.opened:
+    if not run.is_durable or not run.opened or not (final or is_due(run)):
         return
-    every = run.config.checkpoint_every_n_iterations
-    if not final and (every == 0 or run.state.iteration % (every or 1)):
-        return
+    if run._memo is not None and run._memo.unsure is not None:
+        await commit(run, *run._memo.unsure)
     message, baseline = build_save(
         run.state.evolve(turn=run.state.turn.evolve(elapsed_seconds=run.elapsed(), stop_reason=reason)),
         store=run.config.checkpointer,
@@ -176,10 +229,27 @@ async def save(run: Run, *, final: bool = False, reason: str | None = None) -> N
         checkpoint_id=os.urandom(16).hex(),
         created_at=time.time(),
         baseline=run.checkpoint,
-        metadata={"run_id": run.id, "finished": reason is not None, "reason": reason},
+        metadata=facts(run, reason, ending),
     )
-    await ask_checkpointer(run.peers, message)
+    await commit(run, message.evolve(token=run.token, entries=entries, settles=True), baseline)
+
+
+def facts(run: Run, reason: str | None, ending: dict[str, Any] | None) -> dict[str, Any]:
+    """The metadata of a checkpoint: whose it is, and how its segment ended."""
+    known = {"run_id": run.id, "segment": run.request.run_id, "finished": reason is not None, "reason": reason}
+    return {**known, "model_calls": run.model_calls, **({} if ending is None else {"ending": ending})}
+
+
+async def commit(run: Run, message: SaveCheckpoint, baseline: Baseline) -> None:
+    """Have a save stored. One that a stop cuts off may be stored all the same: it is sent again before the next."""
+    try:
+        await ask_checkpointer(run.peers, message)
+    except asyncio.CancelledError:
+        run.memo.unsure = (message, baseline)
+        raise
     run.checkpoint = baseline
+    if run._memo is not None:
+        run._memo.unsure = None
 
 
 async def ask_checkpointer(peers: Peers, message: Frozen) -> Any:

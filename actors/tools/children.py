@@ -53,6 +53,14 @@ class ChildRuntime:
         """
         raise RunError("a tool's body cannot look into threads: do that where the agent is run")
 
+    async def ask_checkpointer(self, message: Frozen) -> Any:
+        """As :meth:`ask`.
+
+        Raises:
+            RunError: always.
+        """
+        return await self.ask(message, "")
+
     async def answer(
         self, request: StartRun, on_event: Callable[[Any], Any] | None = None, task_id: str | None = None
     ) -> SubagentAnswer:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from . import fleet
+from . import fleet, threads
 from .demo import demo
 from .doctor import doctor
 from .run import run
@@ -19,6 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(fleet.app, name="fleet")
+app.add_typer(threads.app, name="threads")
 app.command("run")(run)
 app.command("doctor")(doctor)
 app.command("demo")(demo)
@@ -43,6 +44,7 @@ def umbel(
       umbel demo
       umbel run "Refund order 4821" --agent my_agents:support
       umbel fleet run tasks.jsonl --agent my_agents:support --out results.jsonl
+      umbel threads list --store sqlite:///umbel.db
     """  # noqa: D301 - typer needs the real \b
 
 

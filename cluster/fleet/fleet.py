@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...actors import runnable as actors
+from ...actors.runtime_port import RuntimePort, current_runtime
 from ...protocol.errors import ConfigurationError, DefinitionError
 from .ledger import OUT_EXISTS, Ledger
 from .progress import Reporter, Snapshot, choose_reporter
@@ -55,7 +56,7 @@ class Fleet:
         concurrency: int = 100,
         retries: int = 2,
         timeout: float | None = None,
-        runtime: actors.RuntimePort | None = None,
+        runtime: RuntimePort | None = None,
         threads: str | None = None,
         backoff: Backoff | None = None,
         quarantine_after: int = 3,
@@ -166,7 +167,7 @@ class Fleet:
     def _start_runtime(self, signals: Iterable[signal.Signals]) -> None:
         """Before handlers of signals are in place, because the start of Ray installs its own."""
         if signals and isinstance(self._agent, actors.Runnable):
-            runtime = self._runtime or actors.current_runtime()
+            runtime = self._runtime or current_runtime()
             start = getattr(runtime, "start", None)
             if start is not None:
                 start()

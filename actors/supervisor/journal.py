@@ -1,0 +1,170 @@
+"""The tool journal of a durable run: a crash must not make a side effect happen twice. Source: OURS-15, OURS-18.
+
+A call whose tool is not idempotent leaves two entries: ``begun`` is stored before its body starts, ``done``, with the
+result, after it has ended. What a recovered segment finds decides what becomes of a call that has no result yet:
+
+    done                  its result is taken, the body does not run
+    done, without result  it asked a person, which had no effect: it runs, and asks again
+    begun                 nobody knows: the model is told ``outcome_unknown`` and has to look for itself
+    nothing               the body was never started: it runs
+
+That is right only because of the order of the writes, of which there are as few as can be:
+
+1. Before a batch with such a call, one save stores the conversation with its open calls *and* the ``begun`` entries of
+   the calls that start at once. (After a pause, and in a recovered segment, the conversation is stored already, and
+   entries of the same batch must stay: then the entries are recorded by themselves.)
+2. A call that starts later (behind ``max_concurrency``, or in a sequential batch) is recorded right before it starts.
+3. When a body has ended, ``done`` is recorded at once, unless it is the last of its batch and the save of the iteration
+   follows directly. In a sequential batch it travels with the next call's ``begun``.
+4. The save of the iteration holds every result, and empties the journal.
+
+So a batch of one call costs one save more than a batch without side effects, and a batch of idempotent calls costs
+nothing: those simply run again. Requests of concurrent calls and runs share the store's transactions.
+
+A write of step 1 or 2 that fails keeps the body from starting, and ends the run with the store's error.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ...protocol.errors import StaleWriter, UmbelError
+from ...protocol.messages import ToolCall, ToolResult
+from ...protocol.storage import JournalEntry, RecordCalls
+from .run import Run, refuse
+from .slot import Slot
+from .thread import ask_checkpointer, is_due, save
+
+logger = logging.getLogger("umbel.supervisor")
+UNKNOWN = "outcome unknown: the process stopped while {} ran. Verify what happened before you repeat it."
+NOT_RUN = "not run: that it was about to start could not be stored ({})"
+
+
+class Batch:
+    """The journal's view of the batch that runs now.
+
+    Args:
+        slots: the calls whose bodies run, in call order.
+        sequential: they run one by one.
+    """
+
+    __slots__ = ("held", "left", "sequential", "slots")
+
+    def __init__(self, slots: Sequence[Slot], sequential: bool) -> None:
+        self.slots = slots
+        self.left = len(slots)
+        self.sequential = sequential
+        self.held: tuple[JournalEntry, ...] = ()
+
+    def precedes_entry(self, slot: Slot) -> bool:
+        """Whether the very next thing that happens is the ``begun`` of another call."""
+        following = self.slots[self.slots.index(slot) + 1 :][:1]
+        return self.sequential and bool(following) and leaves_entries(following[0])
+
+
+def leaves_entries(slot: Slot) -> bool:
+    """Whether a repetition of the call could do harm."""
+    return not slot.tool.idempotent
+
+
+async def intend(run: Run, slots: Sequence[Slot], *, stored: bool) -> None:
+    """Step 1: store what is about to be done.
+
+    Args:
+        run: whose calls.
+        slots: the calls whose bodies are to run.
+        stored: the thread has the conversation with these calls already, and maybe entries about others of the batch.
+
+    Raises:
+        UmbelError: it could not be stored; no body may start.
+    """
+    sequential = len(slots) == 1 or run.config.tool_execution == "sequential"
+    run.batch = Batch(slots, sequential)
+    if not any(map(leaves_entries, slots)):
+        return
+    first = [slot for slot in slots[: 1 if sequential else run.config.max_concurrency] if leaves_entries(slot)]
+    entries = tuple(begun(run, slot) for slot in first)
+    try:
+        if not stored:
+            await save(run, final=True, entries=entries)
+        elif entries:
+            await record(run, entries)
+    except UmbelError as error:
+        for slot in slots:
+            slot.result = refuse(slot.call, NOT_RUN.format(error.message), error.code)
+        raise
+
+
+async def begin(run: Run, slot: Slot) -> None:
+    """Step 2: a call that is not recorded yet starts now."""
+    batch: Batch = run.batch
+    if slot.intended or not leaves_entries(slot):
+        return
+    entries, batch.held = (*batch.held, begun(run, slot)), ()
+    try:
+        await record(run, entries)
+    except UmbelError as error:
+        slot.began = False
+        slot.result = refuse(slot.call, NOT_RUN.format(error.message), error.code)
+        raise
+
+
+async def end(run: Run, slot: Slot, result: ToolResult) -> None:
+    """Step 3: a body has ended. A result that could not be recorded is still the result, unless the thread has a new owner.
+
+    Raises:
+        StaleWriter: another run has the thread now.
+    """
+    batch: Batch = run.batch
+    batch.left -= 1
+    if not leaves_entries(slot) or (slot.asks and slot.tool.agent is not None):
+        return
+    if not batch.left and is_due(run) and not run.agent.hooks.after_tool:
+        return
+    kept = None if slot.asks else result
+    entry = JournalEntry(run_id=run.id, call_id=slot.call.id, phase="done", result=kept, at=time.time())
+    if batch.precedes_entry(slot) and not run.agent.hooks.after_tool:
+        batch.held = (*batch.held, entry)
+        return
+    try:
+        await record(run, (entry,))
+    except StaleWriter:
+        raise
+    except UmbelError:
+        logger.warning("run %s: the result of call %s could not be recorded", run.id, slot.call.id, exc_info=True)
+
+
+def recall(run: Run, slots: Iterable[Slot]) -> None:
+    """Give the calls of a batch that a crash broke off what the journal knows of them."""
+    known = run.journal or {}
+    for slot in slots:
+        entry = known.get(slot.call.id)
+        if entry is None or slot.tool is None or not leaves_entries(slot):
+            continue
+        if entry.phase == "begun":
+            slot.result = unknown(slot.call)
+        elif entry.result is not None:
+            slot.result = entry.result
+            slot.ran = True  # hooks that look at results may not have seen it
+
+
+def unknown(call: ToolCall) -> ToolResult:
+    """The result of a call of which nobody knows what came of it."""
+    return refuse(call, UNKNOWN.format(call.name), "outcome_unknown")
+
+
+def begun(run: Run, slot: Slot) -> JournalEntry:
+    """The entry that stands before a body starts."""
+    slot.intended = True
+    return JournalEntry(run_id=run.id, call_id=slot.call.id, phase="begun", at=time.time())
+
+
+async def record(run: Run, entries: tuple[JournalEntry, ...]) -> Any:
+    """Add to the thread's journal."""
+    message = RecordCalls(
+        store=run.config.checkpointer or "", thread_id=run.request.thread_id or "", token=run.token, entries=entries
+    )
+    return await ask_checkpointer(run.peers, message)

@@ -1,0 +1,82 @@
+"""Recovery: a supervisor died over a run, and its caller has sent the same request again. Source: OURS-1, OURS-15.
+
+Every checkpoint says which segment wrote it (``segment``: the id of the request), and the last one how the segment ended
+(``ending``). So there are three cases:
+
+    ended        only its outcome was lost: it is rebuilt from what is stored, and nothing runs
+    in between   the turn goes on with its id, its counters and its clock; of open calls the journal decides (``journal.py``)
+    nothing      the segment begins as if it had not been tried
+
+The caller's events go on behind the last one that it has seen; the first of them is a ``CustomEvent`` named ``recovered``
+that says which case it was. Hooks that look at the end of a run are not called again for an outcome that is rebuilt.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...protocol.errors import from_wire
+from ...protocol.events import CustomEvent
+from ...protocol.results import RunOutcome
+from .run import Run
+from .structured import adapter, is_answer, parse
+from .terminate import finish, tell_end
+from .thread import begin_segment, open_thread, take_up
+
+EVENT = "recovered"
+KEPT = (
+    "error_type",
+    "parse_error",
+    "grounding_score",
+    "ungrounded_claims",
+    "gsar_score",
+    "gsar_decision",
+    "gsar_judgement",
+)  # of an outcome, as it was
+
+
+class Ended(Exception):
+    """The segment had ended already.
+
+    Args:
+        outcome: as its caller would have got it.
+    """
+
+    def __init__(self, outcome: RunOutcome) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+async def recover_turn(run: Run) -> None:
+    """The state that a recovered segment goes on with.
+
+    Raises:
+        Ended: there is nothing left to do.
+    """
+    loaded = await open_thread(run)
+    facts = loaded.metadata
+    if run.checkpoint is None or facts.get("segment") != run.request.run_id:
+        run.emit(CustomEvent, name=EVENT, data={"from": "start"})
+        begin_segment(run, run.checkpoint.state if run.checkpoint is not None else None)
+        return
+    run.model_calls = int(facts.get("model_calls", 0))
+    ending = facts.get("ending")
+    if ending is None and run.checkpoint.state.interrupts:
+        ending = {"reason": "interrupted"}
+    take_up(run, run.checkpoint.state)
+    if ending is not None:
+        raise Ended(rebuilt(run, ending))
+    run.emit(CustomEvent, name=EVENT, data={"from": "checkpoint", "iteration": run.state.iteration})
+
+
+def rebuilt(run: Run, ending: dict[str, Any]) -> RunOutcome:
+    """The outcome of a segment that has ended, from what its last checkpoint says."""
+    run.emit(CustomEvent, name=EVENT, data={"from": "end"})
+    reason = str(ending["reason"])
+    message = ending.get("message", run.newest_text if is_answer(reason) else "")
+    error = from_wire(ending["error"]) if "error" in ending else None
+    parsed = parse(message, adapter(run.config.output_schema)) if ending.get("parsed") else None
+    tell_end(run, reason, message, error)
+    outcome = finish(run, reason, message, error, parsed)
+    kept = {name: ending[name] for name in KEPT if name in ending}
+    return outcome.evolve(**{name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()})

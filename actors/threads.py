@@ -1,0 +1,350 @@
+"""Conversations as applications handle them: read, amended, forked, listed and deleted, wherever their store is.
+
+A checkpoint is never changed. What amends a thread writes a new checkpoint behind the newest, under the thread's lease, so
+that it cannot get in between the steps of a run; what goes on from an earlier checkpoint is a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..protocol.commands import CheckpointLoaded, LoadCheckpoint
+from ..protocol.errors import (
+    CheckpointConflict,
+    CheckpointNotFound,
+    ConfigurationError,
+    NotPaused,
+    PeerLost,
+    UmbelError,
+)
+from ..protocol.messages import Frozen, Message
+from ..protocol.state import AgentState
+from ..protocol.storage import (
+    CheckpointInfo,
+    CollectGarbage,
+    DeleteThread,
+    GarbageCollected,
+    JournalEntry,
+    LeaseTaken,
+    ListThreads,
+    LoadHistory,
+    ReleaseLease,
+    TakeLease,
+    ThreadInfo,
+    ThreadsListed,
+)
+from .checkpoints.delta import Baseline, build_save, restore
+
+Ask = Callable[[Frozen], Awaitable[Any]]
+Said = Message | Mapping[str, Any] | str
+LEASE_SECONDS = 30.0
+ATTEMPTS = 3  # checkpointers asked before the loss of one is an error
+PAGE = 500
+FACT_LENGTH = 256
+logger = logging.getLogger("umbel.threads")
+
+
+class Threads:
+    """The conversations of one store.
+
+    Every method raises :class:`StoreUnavailable` when the store cannot be reached.
+
+    Args:
+        store: URL of the store.
+        ask: sends a request to a checkpointer and gives its reply: a runtime's ``ask_checkpointer``, or a
+            ``CheckpointerActor``'s ``answer`` in this process.
+        clock: seconds since the epoch, UTC.
+    """
+
+    def __init__(self, store: str, ask: Ask, *, clock: Callable[[], float] = time.time) -> None:
+        self.store = store
+        self._ask_once = ask
+        self._clock = clock
+
+    async def get_state(self, thread_id: str, checkpoint_id: str | None = None) -> AgentState:
+        """A thread's newest state, or the one of a given checkpoint. Source: MEM-43.
+
+        Raises:
+            CheckpointNotFound: there is no such thread, or no such checkpoint in it (also a ``LookupError``).
+        """
+        return (await self._baseline(thread_id, checkpoint_id))[1].state
+
+    async def load(self, thread_id: str, checkpoint_id: str | None = None) -> CheckpointLoaded:
+        """A whole checkpoint as it is stored, with what the journal says of calls in progress.
+
+        Raises:
+            CheckpointNotFound: as for :meth:`get_state`.
+        """
+        message = LoadCheckpoint(store=self.store, thread_id=thread_id, checkpoint_id=checkpoint_id)
+        loaded: CheckpointLoaded = await self._ask(message)
+        if loaded.checkpoint_id is None:
+            raise missing(self.store, thread_id, checkpoint_id)
+        return loaded
+
+    async def history(self, thread_id: str, limit: int = 10) -> list[CheckpointInfo]:
+        """A thread's newest ``limit`` checkpoints, newest first, without their states. Source: MEM-43.
+
+        Raises:
+            CheckpointNotFound: there is no such thread.
+            ConfigurationError: ``limit`` is below 1.
+        """
+        found = await self._ask(LoadHistory(store=self.store, thread_id=thread_id, limit=limit))
+        if not found.checkpoints:
+            raise missing(self.store, thread_id)
+        return list(found.checkpoints)
+
+    async def update(
+        self,
+        thread_id: str,
+        *,
+        messages: Said | Iterable[Said] = (),
+        metadata: Mapping[str, Any] | None = None,
+        checkpoint_id: str | None = None,
+    ) -> str:
+        """Append to a conversation and write the result as a new checkpoint; no other is changed. Source: MEM-44.
+
+        Args:
+            thread_id: the thread.
+            messages: appended in order; a text stands for a user's message.
+            metadata: merged into the state's; JSON values.
+            checkpoint_id: start from this earlier checkpoint instead of the newest: what came after it stays in the history
+                and is no longer part of the conversation.
+
+        Returns:
+            The new checkpoint's id.
+
+        Raises:
+            CheckpointNotFound: there is no such thread or checkpoint.
+            ThreadBusy: a run has the thread.
+            NotPaused: messages were given, and the thread waits for an answer, which must come first.
+            ConfigurationError: something in ``messages`` is no message.
+            NotStorable: a value would not come back as it is.
+        """
+        said = read_messages(messages)
+        async with self.lease(thread_id) as token:
+            newest, head = await self._baseline(thread_id)
+            loaded, source = (newest, head) if checkpoint_id is None else await self._baseline(thread_id, checkpoint_id)
+            if said and source.state.interrupts:
+                raise NotPaused(f"thread {thread_id!r} waits for answers: resume it first, then add messages")
+            state = source.state.evolve(
+                messages=(*source.state.messages, *said), metadata={**source.state.metadata, **(metadata or {})}
+            )
+            facts = {**searchable(metadata or {}), **loaded.metadata, "updated_from": loaded.checkpoint_id}
+            return await self._save(thread_id, state, token, head, facts)
+
+    async def fork(self, thread_id: str, new_thread_id: str | None = None, *, checkpoint_id: str | None = None) -> str:
+        """Copy one checkpoint, the newest or a given one, into a thread of its own. Source: MEM-45.
+
+        Running on from an earlier point of a conversation is a fork of that checkpoint, and a run on it.
+
+        Returns:
+            The new thread's id: ``new_thread_id``, or ``<thread>-fork-<8 hex digits>``.
+
+        Raises:
+            ConfigurationError: the new thread has the old one's name (also a ``ValueError``).
+            CheckpointNotFound: there is no such thread or checkpoint.
+            CheckpointConflict: the new thread exists.
+        """
+        target = f"{thread_id}-fork-{os.urandom(4).hex()}" if new_thread_id is None else new_thread_id
+        if target == thread_id:
+            raise ConfigurationError(f"a fork of thread {thread_id!r} needs another name than its own")
+        loaded, source = await self._baseline(thread_id, checkpoint_id)
+        facts = {**loaded.metadata, "forked_from": thread_id, "forked_checkpoint": loaded.checkpoint_id}
+        async with self.lease(target) as token:
+            if await self.exists(target):
+                raise CheckpointConflict(f"thread {target!r} exists; give the fork another name", thread_id=target)
+            await self._save(target, source.state, token, None, facts, loaded.journal)
+        return target
+
+    async def write(
+        self,
+        thread_id: str,
+        state: AgentState,
+        *,
+        checkpoint_id: str | None = None,
+        created_at: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        journal: tuple[JournalEntry, ...] = (),
+        replace: bool = False,
+    ) -> str:
+        """Store a whole state that came from elsewhere.
+
+        Args:
+            thread_id: the thread.
+            state: the conversation.
+            checkpoint_id: of a new thread's checkpoint; default is a new id.
+            created_at: the same, seconds since the epoch, UTC; default is now.
+            metadata: searchable facts of the checkpoint.
+            journal: calls in progress.
+            replace: a thread that exists gets the state as its newest checkpoint, under a new id; its history stays.
+
+        Returns:
+            The checkpoint's id.
+
+        Raises:
+            CheckpointConflict: the thread exists, and is not to be replaced.
+            ThreadBusy: a run has the thread.
+        """
+        async with self.lease(thread_id) as token:
+            head = restore(await self._ask(LoadCheckpoint(store=self.store, thread_id=thread_id)))
+            if head is not None and not replace:
+                raise CheckpointConflict(f"thread {thread_id!r} exists", thread_id=thread_id)
+            if head is not None:
+                checkpoint_id = created_at = None
+            return await self._save(
+                thread_id, state, token, head, metadata or {}, journal, checkpoint_id, created_at, settles=head is not None
+            )
+
+    async def delete(self, thread_id: str) -> bool:
+        """Delete a thread whole; whether there was one. A write that comes late cannot bring it back. Source: OURS-23."""
+        return bool((await self._ask(DeleteThread(store=self.store, thread_id=thread_id))).existed)
+
+    async def exists(self, thread_id: str) -> bool:
+        """Whether the thread holds anything."""
+        return bool((await self._ask(LoadHistory(store=self.store, thread_id=thread_id, limit=1))).checkpoints)
+
+    async def page(
+        self, prefix: str = "", *, where: Mapping[str, Any] | None = None, after: str = "", limit: int = 100
+    ) -> list[ThreadInfo]:
+        """Threads in the order of their ids; fewer than ``limit`` are the last.
+
+        Args:
+            prefix: only ids that begin with it.
+            where: only threads whose newest checkpoint's metadata has all of these values.
+            after: only ids behind this one.
+            limit: at most so many.
+        """
+        message = ListThreads(store=self.store, prefix=prefix, where=dict(where or {}), after=after, limit=limit)
+        listed: ThreadsListed = await self._ask(message)
+        return list(listed.threads)
+
+    async def every(self, prefix: str = "", *, where: Mapping[str, Any] | None = None) -> AsyncIterator[ThreadInfo]:
+        """All threads of :meth:`page`, however many there are."""
+        after = ""
+        while True:
+            page = await self.page(prefix, where=where, after=after, limit=PAGE)
+            for thread in page:
+                yield thread
+            if len(page) < PAGE:
+                return
+            after = page[-1].thread_id
+
+    async def collect(self, *, keep: int | None = None, older_than: float | None = None) -> GarbageCollected:
+        """Free space.
+
+        Args:
+            keep: of each thread so many of its newest checkpoints; None keeps all.
+            older_than: delete threads that were not written for so many seconds; None deletes none.
+        """
+        reply: GarbageCollected = await self._ask(CollectGarbage(store=self.store, keep=keep, older_than=older_than))
+        return reply
+
+    @contextlib.asynccontextmanager
+    async def lease(self, thread_id: str) -> AsyncIterator[int]:
+        """Be the thread's only writer for a moment; gives the fencing token. Source: OURS-15.
+
+        Raises:
+            ThreadBusy: somebody else is.
+        """
+        owner = f"threads-{os.urandom(8).hex()}"
+        take = TakeLease(store=self.store, thread_id=thread_id, owner=owner, seconds=LEASE_SECONDS)
+        taken: LeaseTaken = await self._ask(take)
+        try:
+            yield taken.token
+        finally:
+            try:
+                await self._ask(ReleaseLease(store=self.store, thread_id=thread_id, owner=owner, token=taken.token))
+            except UmbelError as error:  # what was done is done
+                logger.warning("the lease of thread %r ends by itself in %g s: %s", thread_id, LEASE_SECONDS, error)
+
+    async def _baseline(self, thread_id: str, checkpoint_id: str | None = None) -> tuple[CheckpointLoaded, Baseline]:
+        loaded = await self.load(thread_id, checkpoint_id)
+        baseline = restore(loaded)
+        if baseline is None:
+            raise missing(self.store, thread_id, checkpoint_id)
+        return loaded, baseline
+
+    async def _save(
+        self,
+        thread_id: str,
+        state: AgentState,
+        token: int,
+        head: Baseline | None,
+        facts: Mapping[str, Any],
+        journal: tuple[JournalEntry, ...] = (),
+        checkpoint_id: str | None = None,
+        created_at: float | None = None,
+        *,
+        settles: bool = False,
+    ) -> str:
+        checkpoint_id = checkpoint_id or os.urandom(16).hex()
+        save, _ = build_save(
+            state,
+            store=self.store,
+            thread_id=thread_id,
+            checkpoint_id=checkpoint_id,
+            created_at=self._clock() if created_at is None else created_at,
+            baseline=head,
+            metadata=dict(facts),
+        )
+        await self._ask(save.evolve(token=token, entries=journal, settles=settles))
+        return checkpoint_id
+
+    async def _ask(self, message: Frozen) -> Any:
+        """Ask, and ask again if the checkpointer dies over it: each of these requests is safe to repeat."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await self._ask_once(message)
+            except PeerLost:
+                logger.info("the restarted checkpointer is asked again for %s", type(message).__name__)
+        return await self._ask_once(message)
+
+
+def missing(store: str, thread_id: str, checkpoint_id: str | None = None) -> CheckpointNotFound:
+    """The error for what is not there."""
+    if checkpoint_id is None:
+        return CheckpointNotFound(f"there is no thread {thread_id!r} in {store}", thread_id=thread_id)
+    return CheckpointNotFound(
+        f"thread {thread_id!r} has no checkpoint {checkpoint_id!r} in {store}; its history says which it has",
+        thread_id=thread_id,
+        checkpoint_id=checkpoint_id,
+    )
+
+
+def searchable(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a conversation's metadata what its checkpoints can be searched by: short texts, numbers, yes and no."""
+    return {
+        key: value
+        for key, value in metadata.items()
+        if value is None or isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= FACT_LENGTH)
+    }
+
+
+def read_messages(said: Said | Iterable[Said]) -> tuple[Message, ...]:
+    """Messages as people write them.
+
+    Raises:
+        ConfigurationError: one is no message; says which, and what is wrong with it.
+    """
+    items = [said] if isinstance(said, Message | Mapping | str) else list(said)
+    return tuple(_message(item, number) for number, item in enumerate(items))
+
+
+def _message(item: Any, number: int) -> Message:
+    if isinstance(item, Message):
+        return item
+    if isinstance(item, str):
+        return Message.user(item)
+    try:
+        return Message.model_validate(item)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        path = ".".join(map(str, ("messages", number, *first["loc"])))
+        raise ConfigurationError(f"{path}: {first['msg']}; write for example Message.user('...')") from None
