@@ -8,11 +8,11 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from ..protocol.codec import to_json
 from ..protocol.commands import InterruptsLoaded, LoadInterrupts, StartRun
-from ..protocol.errors import NotPaused, PeerLost, RunLost, UmbelError, from_wire
+from ..protocol.errors import ConfigurationError, NotPaused, PeerLost, RunLost, UmbelError, from_wire
 from ..protocol.events import Event, RunLostEvent
 from ..protocol.results import AgentResult, RunOutcome
 from .definitions import pack_definition
@@ -21,6 +21,8 @@ from .runtime_port import RuntimePort, current_runtime
 from .thread_calls import ThreadCalls
 
 T = TypeVar("T")
+OnBusy = Literal["queue", "reject", "interrupt"]
+BUSY = get_args(OnBusy)
 CLOSING_SECONDS = 10.0  # for a run whose stream was closed to end in order; then it is abandoned
 
 
@@ -66,6 +68,7 @@ class Runnable(ThreadCalls):
         ephemeral: dict[str, Any] | None = None,
         model_kwargs: dict[str, Any] | None = None,
         timeout: float | None = None,
+        on_busy: OnBusy = "queue",
         full: bool = True,
         runtime: RuntimePort | None = None,
     ) -> AgentResult:
@@ -78,6 +81,8 @@ class Runnable(ThreadCalls):
             ephemeral: the same, but never stored, logged or returned.
             model_kwargs: settings for this run's model calls.
             timeout: seconds until the run is stopped with ``time_budget``.
+            on_busy: when another run has the thread, in whatever process: wait for it (``queue``), raise ``ThreadBusy``
+                (``reject``), or cancel it (``interrupt``).
             full: False leaves the conversation out of the result, which keeps large fleets light.
             runtime: where to run; default is the current runtime.
 
@@ -90,7 +95,7 @@ class Runnable(ThreadCalls):
             Exception: what ``callback_handler`` raised; the run is cancelled.
         """
         runtime = runtime or current_runtime()
-        request = self._request(runtime, prompt, thread_id, metadata, ephemeral, model_kwargs, timeout)
+        request = self._request(runtime, prompt, thread_id, metadata, ephemeral, model_kwargs, timeout, on_busy)
         request, callback = self._observed(runtime, request if full else request.evolve(full=False))
         return self._concluded(await self._execute(runtime, request, callback), callback)
 
@@ -103,6 +108,7 @@ class Runnable(ThreadCalls):
         ephemeral: dict[str, Any] | None = None,
         model_kwargs: dict[str, Any] | None = None,
         timeout: float | None = None,
+        on_busy: OnBusy = "queue",
         stream_tokens: bool = False,
         runtime: RuntimePort | None = None,
     ) -> AsyncGenerator[Event, None]:
@@ -112,7 +118,7 @@ class Runnable(ThreadCalls):
         the run's supervisor dies, a ``RunLostEvent`` says so and ``RunLost`` is raised.
         """
         runtime = runtime or current_runtime()
-        request = self._request(runtime, prompt, thread_id, metadata, ephemeral, model_kwargs, timeout)
+        request = self._request(runtime, prompt, thread_id, metadata, ephemeral, model_kwargs, timeout, on_busy)
         request = request.evolve(events=True, stream_tokens=stream_tokens, full=False)
         async with aclosing(self._events(runtime, request)) as events:
             async for event in events:
@@ -143,7 +149,7 @@ class Runnable(ThreadCalls):
             **options: ``thread_id`` of the paused conversation, or the ``result`` of a paused run without one (a run that
                 this object saw pause needs neither); ``interrupt_id``; ``answers`` as a dict by interrupt id, to give
                 several at once; ``perform_dangling=True`` performs waiting calls that got no answer; ``metadata``,
-                ``ephemeral``, ``model_kwargs``, ``timeout`` and ``runtime`` as for :meth:`arun`.
+                ``ephemeral``, ``model_kwargs``, ``timeout``, ``on_busy`` and ``runtime`` as for :meth:`arun`.
 
         Raises:
             NotPaused: nothing waits there, the id is unknown, or several questions are open and none is named.
@@ -227,7 +233,10 @@ class Runnable(ThreadCalls):
         ephemeral: dict[str, Any] | None,
         model_kwargs: dict[str, Any] | None,
         timeout: float | None,
+        on_busy: OnBusy | None = None,
     ) -> StartRun:
+        if on_busy not in (None, *BUSY):
+            raise ConfigurationError(f"on_busy={on_busy!r} is not known: use {', '.join(map(repr, BUSY))}")
         return StartRun(
             run_id=os.urandom(16).hex(),
             definition=runtime.register(self),
@@ -237,6 +246,7 @@ class Runnable(ThreadCalls):
             ephemeral=ephemeral or {},
             model_kwargs=model_kwargs or {},
             timeout=timeout,
+            on_busy=on_busy or "queue",
         )
 
     def _resumption(self, answer: Any, options: dict[str, Any]) -> tuple[RuntimePort, StartRun]:
@@ -335,7 +345,7 @@ class Runnable(ThreadCalls):
 
 def _rest(options: dict[str, Any]) -> dict[str, Any]:
     """What is left of the options of a resume or a continuation."""
-    known = ("metadata", "ephemeral", "model_kwargs", "timeout")
+    known = ("metadata", "ephemeral", "model_kwargs", "timeout", "on_busy")
     unknown = sorted(options.keys() - set(known))
     if unknown:
         raise TypeError(f"unknown arguments: {', '.join(unknown)}")

@@ -87,6 +87,8 @@ class StartRun(Frozen):
         perform: for ``resume``: a call that waits is performed, and its result is the answer.
         state: for ``resume`` of a run without a thread: its paused state, as JSON.
         recover: the supervisor that had this very request died over it: go on from what it stored, or begin if that is nothing.
+        on_busy: what to do while another run has the thread: wait (``queue``), fail with ``ThreadBusy`` (``reject``), or
+            cancel that run (``interrupt``).
         after_seq: number of the last event that the caller has seen; what follows is numbered from there.
     """
 
@@ -110,6 +112,7 @@ class StartRun(Frozen):
     answers: JsonObject | None = None
     perform: bool = False
     state: bytes | None = Field(default=None, exclude=True)
+    on_busy: Literal["queue", "reject", "interrupt"] = "queue"
     recover: bool = False
     after_seq: int = -1
 
@@ -330,6 +333,7 @@ class SaveCheckpoint(Frozen):
         entries: added to the thread's journal together with the checkpoint.
         settles: the state holds what the journal says; it is emptied, before ``entries`` are added.
         statics: texts, by content hash, that states refer to and that the store does not have yet, as far as the writer knows.
+        release: the owner of the lease, who gives it back once the checkpoint is stored.
     """
 
     store: str
@@ -345,6 +349,7 @@ class SaveCheckpoint(Frozen):
     entries: tuple[JournalEntry, ...] = ()
     settles: bool = False
     statics: dict[str, str] = NOTHING
+    release: str | None = None
 
     attached = "state"
 
@@ -358,11 +363,22 @@ class CheckpointSaved(Frozen):
 
 @message_type
 class LoadCheckpoint(Frozen):
-    """Read a thread's newest checkpoint, or a given one."""
+    """Read a thread's newest checkpoint, or a given one.
+
+    Attributes:
+        store: URL of the store.
+        thread_id: the thread.
+        checkpoint_id: which one; None is the newest.
+        owner: take the thread's lease before (``TakeLease``); None only reads.
+        seconds, steal: of that lease.
+    """
 
     store: str
     thread_id: str
     checkpoint_id: str | None = None
+    owner: str | None = None
+    seconds: float = 0.0
+    steal: bool = False
 
 
 @message_type
@@ -372,7 +388,7 @@ class CheckpointLoaded(Frozen):
     Attributes:
         journal: of the thread, since the last checkpoint that settled it; only with the newest checkpoint.
         statics: the texts that the state refers to, by content hash.
-        token: the thread's fencing token; 0 when nobody ever had a lease.
+        token: the thread's fencing token, that of the lease where one was taken; 0 when nobody ever had a lease.
     """
 
     checkpoint_id: str | None = None

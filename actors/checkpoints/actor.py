@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ...protocol.commands import CheckpointLoaded, CheckpointSaved, LoadCheckpoint, SaveCheckpoint
-from ...protocol.errors import ConfigurationError, RuntimeClosed, UnknownKind
+from ...protocol.errors import ConfigurationError, RuntimeClosed, StoreUnavailable, UnknownKind
 from ...protocol.messages import Frozen
 from ...protocol.storage import (
     CallsRecorded,
@@ -31,6 +32,7 @@ from .registry import open_store
 from .store import Store
 
 Handler = Callable[..., Awaitable[Any]]
+logger = logging.getLogger("umbel.checkpointer")
 
 
 class CheckpointerActor:
@@ -56,7 +58,17 @@ class CheckpointerActor:
             StoreUnavailable: it may or may not be stored; saving the same id again is safe.
             ConfigurationError: the URL names no usable store.
         """
-        return await self._of(message.store).save(message)
+        saved = await self._of(message.store).save(message)
+        if message.release is not None:
+            await self._give_back(message, message.release)
+        return saved
+
+    async def _give_back(self, message: SaveCheckpoint, owner: str) -> None:
+        request = ReleaseLease(store=message.store, thread_id=message.thread_id, owner=owner, token=message.token)
+        try:
+            await self.release(request)
+        except StoreUnavailable:  # the checkpoint is stored, and the lease ends by itself
+            logger.warning("the lease of thread %r could not be given back", message.thread_id, exc_info=True)
 
     async def record(self, message: RecordCalls, _caller: object = None) -> CallsRecorded:
         """Add to a thread's journal; shares transactions with saves, and keeps its place among those of its thread.
@@ -91,12 +103,22 @@ class CheckpointerActor:
     async def load(self, message: LoadCheckpoint, _caller: object = None) -> CheckpointLoaded:
         """A thread's newest checkpoint, or the given one. ``checkpoint_id`` is None only if the store has no such thing.
 
+        With an ``owner`` the thread's lease is taken first, so that what is read is what the owner goes on with.
+
         Raises:
+            ThreadBusy: another owner has the lease.
             StoreUnavailable: the store cannot be reached.
             CheckpointError: what is stored is damaged.
             ConfigurationError: the URL names no usable store.
         """
-        return await self._of(message.store).store.load(message.thread_id, message.checkpoint_id)
+        store, thread_id = self._of(message.store).store, message.thread_id
+        if message.owner is None:
+            return await store.load(thread_id, message.checkpoint_id)
+        request = TakeLease(
+            store=message.store, thread_id=thread_id, owner=message.owner, seconds=message.seconds, steal=message.steal
+        )
+        taken = await store.lease(request)
+        return (await store.load(thread_id, message.checkpoint_id)).evolve(token=taken.token)
 
     async def threads(self, message: ListThreads, _caller: object = None) -> ThreadsListed:
         """A page of threads.

@@ -35,11 +35,13 @@ class Queued:
 
     Attributes:
         request: the run.
+        key: of the thread.
         waiter: gets the thread.
         cancelled: it shall not run any more.
     """
 
     request: StartRun
+    key: tuple[str, str]
     waiter: asyncio.Future[Any]
     cancelled: bool = False
 
@@ -78,7 +80,27 @@ class SupervisorActor:
             raise ThreadBusy(
                 f"thread {request.thread_id!r} is in use, and a run that another run waits for must not wait for it, too"
             )
+        if request.on_busy != "queue" and key in self._threads:
+            self._make_way(key, request)
         return self._in_turn(key, request, agent, caller)
+
+    def _make_way(self, key: tuple[str, str], request: StartRun) -> None:
+        """A run that does not want to wait for the thread: those before it are cancelled, or it is refused.
+
+        Raises:
+            ThreadBusy: it shall not cancel them.
+        """
+        runs = [run for run in self._runs.values() if (run.config.checkpointer, run.request.thread_id) == key]
+        if request.on_busy == "reject":
+            owner = ", ".join(run.id for run in runs) or "a run that is about to start"
+            why = f"thread {request.thread_id!r} is held by run {owner}; wait until it is done, or cancel it"
+            raise ThreadBusy(why, owner=owner, thread_id=request.thread_id)
+        for run in runs:
+            run.stop("cancelled")
+        for entry in self._queued.values():
+            if entry.key == key:
+                entry.cancelled = True
+                entry.waiter.cancel()
 
     async def _in_turn(self, key: tuple[str, str], request: StartRun, agent: Any, caller: Caller) -> RunFinished:
         lock, waiting = self._threads.get(key, (asyncio.Lock(), 0))
@@ -86,7 +108,7 @@ class SupervisorActor:
         try:
             if not waiting:
                 await lock.acquire()  # nobody is there: at once
-            elif not await self._turn_comes(lock, request):
+            elif not await self._turn_comes(lock, key, request):
                 return await self._run(request.evolve(cancelled=True), agent, caller)  # it never opens the thread
             try:
                 return await self._run(request, agent, caller)
@@ -97,9 +119,9 @@ class SupervisorActor:
             if waiting > 1:
                 self._threads[key] = (lock, waiting - 1)
 
-    async def _turn_comes(self, lock: asyncio.Lock, request: StartRun) -> bool:
+    async def _turn_comes(self, lock: asyncio.Lock, key: tuple[str, str], request: StartRun) -> bool:
         """Wait for the thread; False, and without the thread, when the run was cancelled before its turn came."""
-        queued = self._queued[request.run_id] = Queued(request, asyncio.ensure_future(lock.acquire()))
+        queued = self._queued[request.run_id] = Queued(request, key, asyncio.ensure_future(lock.acquire()))
         try:
             await asyncio.wait({queued.waiter})
         finally:
@@ -144,6 +166,8 @@ class SupervisorActor:
             return RunFinished.trusted(outcome=await run_turn(run))
         finally:
             run.clear_deadline()
+            if run.lease is not None:
+                await run.lease.give_back()
             del self._runs[request.run_id]  # a resumed run has the id that it began with
 
     def _forget(self, channel: Channel, run_id: str) -> None:

@@ -34,9 +34,10 @@ from typing import Any
 from ...protocol.errors import StaleWriter, UmbelError
 from ...protocol.messages import ToolCall, ToolResult
 from ...protocol.storage import JournalEntry, RecordCalls
+from .asking import ask_checkpointer
 from .run import Run, refuse
 from .slot import Slot
-from .thread import ask_checkpointer, is_due, save
+from .thread import is_due, save
 
 logger = logging.getLogger("umbel.supervisor")
 UNKNOWN = "outcome unknown: the process stopped while {} ran. Verify what happened before you repeat it."

@@ -66,7 +66,7 @@ async def run_turn(run: Run) -> RunOutcome:
         logger.debug("run %s failed", run.id, exc_info=True)
         reason, error = "error", caught
     await run.absorb_stop()
-    return await terminate(run, reason, error)
+    return await terminate(run, reason, error or run.lost)
 
 
 async def open_turn(run: Run) -> str | None:

@@ -15,15 +15,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...protocol.errors import from_wire
+from ...protocol.errors import StaleWriter, from_wire
 from ...protocol.events import CustomEvent
 from ...protocol.results import RunOutcome
+from ...protocol.storage import HistoryLoaded, LoadHistory
+from .asking import ask_checkpointer
 from .run import Run
 from .structured import adapter, is_answer, parse
 from .terminate import finish, tell_end
-from .thread import begin_segment, open_thread, take_up
+from .thread import begin_segment, open_thread, take_up, where
 
 EVENT = "recovered"
+LOOK_BACK = 200  # checkpoints of others since
 KEPT = (
     "error_type",
     "parse_error",
@@ -56,6 +59,7 @@ async def recover_turn(run: Run) -> None:
     loaded = await open_thread(run)
     facts = loaded.metadata
     if run.checkpoint is None or facts.get("segment") != run.request.run_id:
+        await check_unbegun(run)
         run.emit(CustomEvent, name=EVENT, data={"from": "start"})
         begin_segment(run, run.checkpoint.state if run.checkpoint is not None else None)
         return
@@ -67,6 +71,19 @@ async def recover_turn(run: Run) -> None:
     if ending is not None:
         raise Ended(rebuilt(run, ending))
     run.emit(CustomEvent, name=EVENT, data={"from": "checkpoint", "iteration": run.state.iteration})
+
+
+async def check_unbegun(run: Run) -> None:
+    """Nothing of the segment may lie behind what others have stored since: it would be done twice.
+
+    Raises:
+        StaleWriter: while its supervisor was away, another run has gone on from where it was.
+    """
+    message = LoadHistory(store=run.config.checkpointer or "", thread_id=run.request.thread_id or "", limit=LOOK_BACK)
+    history: HistoryLoaded = await ask_checkpointer(run.peers, message)
+    if any(stored.metadata.get("segment") == run.request.run_id for stored in history.checkpoints):
+        why = f"{where(run)} was taken over by another run while the supervisor of this one was away"
+        raise StaleWriter(why, thread_id=run.request.thread_id)
 
 
 def rebuilt(run: Run, ending: dict[str, Any]) -> RunOutcome:

@@ -84,7 +84,8 @@ class Run:
         sent: messages of the conversation that the agent actor holds.
         journal: of a durable run: what was known of calls without a result when it began, by call id; None otherwise.
         batch: the journal's view of the calls that run now.
-        token: of its lease on the thread.
+        lease: on its thread, while it has one; token: of that lease.
+        lost: why it must stop, if that is an error: somebody else has its thread.
         bad_batches: batches in a row whose every call failed.
         empty_replies: unusable replies in a row.
         stopping: why the run was told to stop from outside, if it was.
@@ -109,6 +110,8 @@ class Run:
         "id",
         "journal",
         "last_text",
+        "lease",
+        "lost",
         "model_calls",
         "no_tool_calls",
         "partial_text",
@@ -151,6 +154,8 @@ class Run:
         self.checkpoint: Any = None
         self.journal: dict[str, Any] | None = None
         self.batch: Any = None
+        self.lease: Any = None
+        self.lost: Exception | None = None
         self.token = 0
         self.sent = 0
         self.model_calls = 0
@@ -210,6 +215,11 @@ class Run:
             self.stopping = "time_budget" if overdue else reason  # LOOP-21
             if self._task is not None:
                 self._task.cancel()
+
+    def lose(self, error: Exception) -> None:
+        """Stop the run with an error: its thread is not its own any more."""
+        self.lost = error
+        self.stop("error")
 
     def set_deadline(self) -> None:
         """Stop the run when its time is over. Source: OURS-1, OURS-6.

@@ -7,7 +7,7 @@ import traceback
 from datetime import UTC, datetime
 from typing import Any
 
-from ...protocol.errors import RunFailed, UmbelError
+from ...protocol.errors import RunFailed, StaleWriter, UmbelError
 from ...protocol.events import CustomEvent, TerminateEvent
 from ...protocol.messages import Message, ModelResponse, Usage
 from ...protocol.results import SUCCESSFUL, RunOutcome, normalise_stop_reason
@@ -49,7 +49,7 @@ async def terminate(run: Run, reason: str, error: Exception | None = None) -> Ru
         run.state = run.state.with_error(describe(error))
     close_turn(run, reason)
     try:
-        if run.is_durable:
+        if run.is_durable and not isinstance(error, StaleWriter):  # then the thread is somebody else's
             await save(
                 run, final=True, reason=None if reason in OPEN else reason, ending=ending(run, reason, message, error, parsed)
             )

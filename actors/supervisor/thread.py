@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from ...protocol.commands import CheckpointLoaded, LoadCheckpoint, SaveCheckpoint
-from ...protocol.errors import ConfigurationError, NotPaused, PeerLost
-from ...protocol.messages import Frozen, Message, ToolCall, ToolResult
+from ...protocol.errors import ConfigurationError, NotPaused
+from ...protocol.messages import Message, ToolCall, ToolResult
 from ...protocol.state import AgentState
 from ...protocol.storage import JournalEntry
 from ..checkpoints.delta import Baseline, build_save, restore
+from .asking import ask_checkpointer
+from .lease import take
 from .run import Peers, Run
 
-logger = logging.getLogger("umbel.supervisor")
-
-ATTEMPTS = 3  # checkpointers asked before the loss of one ends the run
 UNANSWERED = "outcome unknown: the process stopped before its result was kept. Verify what happened before you repeat it."
 
 
@@ -55,11 +53,9 @@ async def stored_state(run: Run) -> AgentState | None:
 
 
 async def open_thread(run: Run) -> CheckpointLoaded:
-    """Load the thread: its newest checkpoint, and what the journal knows of calls that have no result in it."""
-    message = LoadCheckpoint(store=run.config.checkpointer or "", thread_id=run.request.thread_id or "")
-    loaded: CheckpointLoaded = await ask_checkpointer(run.peers, message)
+    """Load the thread, as its only writer: its newest checkpoint, and what is known of calls that have no result in it."""
+    loaded = await take(run)
     run.checkpoint = restore(loaded)
-    run.token = loaded.token
     run.journal = {}
     for entry in loaded.journal:
         if entry.phase == "done" or entry.call_id not in run.journal:
@@ -231,7 +227,10 @@ async def save(
         baseline=run.checkpoint,
         metadata=facts(run, reason, ending),
     )
-    await commit(run, message.evolve(token=run.token, entries=entries, settles=True), baseline)
+    release = run.lease.owner if run.lease is not None and ending is not None else None
+    await commit(run, message.evolve(token=run.token, entries=entries, settles=True, release=release), baseline)
+    if release is not None:
+        run.lease.over()
 
 
 def facts(run: Run, reason: str | None, ending: dict[str, Any] | None) -> dict[str, Any]:
@@ -250,13 +249,3 @@ async def commit(run: Run, message: SaveCheckpoint, baseline: Baseline) -> None:
     run.checkpoint = baseline
     if run._memo is not None:
         run._memo.unsure = None
-
-
-async def ask_checkpointer(peers: Peers, message: Frozen) -> Any:
-    """Ask, and ask again if the checkpointer dies over it: loads, and saves of one id, are safe to repeat."""
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return await peers.checkpointer().request(message)
-        except PeerLost:
-            logger.info("the restarted checkpointer is asked again for %s", type(message).__name__)
-    return await peers.checkpointer().request(message)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from umbel.actors.checkpoints import MemoryStore
+from umbel.actors.checkpoints import MemoryStore, SqliteStore
 from umbel.actors.checkpoints.conformance import StoreConformance
 
 
@@ -24,3 +25,14 @@ class TestMemoryStore(StoreTests):
         store = MemoryStore()
         yield store
         await store.close()
+
+
+class TestSqliteStore(StoreTests):
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[SqliteStore]:
+        store = SqliteStore(tmp_path / "deep" / "checkpoints.sqlite")
+        yield store
+        await store.close()
+
+    def address(self, store: SqliteStore) -> str:
+        return f"sqlite:///{store.path}"
