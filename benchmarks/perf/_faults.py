@@ -60,7 +60,7 @@ def is_free(folder: str | Path) -> bool:
 async def hold(folder: str | Path, phase: str) -> None:
     """Stay here until the victim has been killed, if the run is to be held here."""
     if holds(folder, phase):
-        while not is_free(folder):
+        while not await asyncio.to_thread(is_free, folder):  # noqa: ASYNC110 - another process makes it true
             await asyncio.sleep(POLL_SECONDS)
 
 

@@ -5,8 +5,7 @@ python benchmarks/perf/recovery.py [--repeat 5] [--victims agent,supervisor] [--
 A run is held at a phase (a model call, a tool's body, the end of an iteration, the write of a checkpoint), one process is
 killed with SIGKILL, and the run goes on. Measured, median of the repetitions: seconds from the kill to the run's next event
 (``recovery``) and to its end (``end``); model calls and tokens beyond those of an undisturbed run; side effects that were
-repeated although they must not be; events that the caller lost or got twice; how runs ended. The node is a second one of
-a Ray cluster on this machine, with the agent's and the tools' actors on it.
+repeated although they must not be; events that the caller lost or got twice; how runs ended.
 """
 
 from __future__ import annotations
@@ -40,12 +39,11 @@ Figures = dict[str, Any]
 
 async def until(condition: Callable[[], Any], what: str) -> None:
     """Wait for a fact about other processes."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not condition():
-                await asyncio.sleep(POLL_SECONDS)
-    except TimeoutError:
-        raise TimeoutError(f"{what} did not happen within {PATIENCE:g} s") from None
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not happen within {PATIENCE:g} s")
+        await asyncio.sleep(POLL_SECONDS)
 
 
 class Repetition:
@@ -66,6 +64,7 @@ class Repetition:
         self.arrivals: list[tuple[float, Any]] = []
         self.killed_at = 0.0
         self.error: str | None = None
+        self.lock: sqlite3.Connection | None = None
 
     async def measure(self) -> Figures:
         """Run, kill, and say what it cost."""
@@ -92,11 +91,7 @@ class Repetition:
 
     @contextlib.asynccontextmanager
     async def _held_store(self) -> AsyncIterator[None]:
-        """At the phase ``checkpoint``: lock the database when the run has come to its second step, and until the kill."""
-        if self.phase != "checkpoint":
-            yield
-            return
-        self.lock: sqlite3.Connection | None = None
+        """At the phase ``checkpoint`` the database is locked from the run's first tools until the kill."""
         try:
             yield
         finally:
@@ -206,12 +201,14 @@ def bars(records: list[Figures]) -> Iterator[Bar]:
 
 def table(records: list[Figures]) -> Any:
     columns = ("killed", "at", "recovery s", "end s", "model calls", "tokens", "repeated", "events", "ended")
-    shown = plain_table("A process is killed while a durable run is at a phase (medians; + beyond an undisturbed run)", *columns, left=2)
+    title = "A process is killed while a durable run is at a phase (medians; + is beyond an undisturbed run)"
+    shown = plain_table(title, *columns, left=2)
     for each in records:
         times = ["-" if each[name] is None else f"{each[name]:.2f}" for name in ("recovery_s", "end_s")]
         extra = ["-" if each[name] is None else f"{each[name]:+g}" for name in ("extra_model_calls", "extra_tokens")]
         ended = ", ".join(f"{name} {count}" for name, count in each["ended"].items())
-        shown.add_row(each["victim"], each["phase"], *times, *extra, str(each["repeated_effects"]), str(each["wrong_events"]), ended)
+        wrong = [str(each["repeated_effects"]), str(each["wrong_events"])]
+        shown.add_row(each["victim"], each["phase"], *times, *extra, *wrong, ended)
     return shown
 
 
@@ -239,7 +236,8 @@ def options() -> argparse.Namespace:
 
 def main() -> int:
     chosen = options()
-    records = summarise(sweep(chosen.victims, chosen.phases, chosen.repeat))
+    with contextlib.redirect_stdout(sys.stderr):  # Ray says there which processes died
+        records = summarise(sweep(chosen.victims, chosen.phases, chosen.repeat))
     found = list(bars(records)) if chosen.check else []
     told = circumstances(repeat=chosen.repeat)
     if chosen.json:
