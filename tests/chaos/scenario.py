@@ -1,0 +1,123 @@
+"""A fleet of durable runs with real effects, while its processes are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from umbel import Agent, Fleet, Runtime
+from umbel.cluster.fleet import Backoff, FleetReport
+from umbel.testing import ScriptedModel, text, tool_calls
+
+from . import invariants
+from .effects import TOOLS, Effects, summary
+from .invariants import Witness
+from .killer import Killer, Timeline
+
+MODEL_SECONDS = 0.02
+STRIDE = (4, 24)  # rows of effects between two kills
+ENOUGH = 1_000_000
+SCRIPT = [
+    tool_calls(("charge", {"step": 1}), ("look_up", {"step": 1})),
+    tool_calls(("ship", {"step": 2}), ("render", {"step": 2})),
+    tool_calls(("charge", {"step": 3}), ("render", {"step": 3})),
+    text("all done"),
+]
+
+
+def seed_of(default: int | None = None) -> int:
+    """``UMBEL_CHAOS_SEED``, or the default, or a fresh one."""
+    given = os.environ.get("UMBEL_CHAOS_SEED")
+    if given:
+        return int(given)
+    return int.from_bytes(os.urandom(4)) if default is None else default
+
+
+@dataclass
+class Scenario:
+    """So many runs, so many kills.
+
+    Attributes:
+        folder: for results, effects and the store.
+        runs: tasks of the fleet.
+        kills: processes that are killed meanwhile.
+        concurrency: runs in flight.
+        seed: decides whom and when.
+        deadline: seconds after which somebody waits for ever.
+        store: URL of the checkpoints; None is a SQLite file in the folder.
+    """
+
+    folder: Path
+    runs: int
+    kills: int
+    concurrency: int
+    seed: int
+    deadline: float
+    store: str | None = None
+    timeline: Timeline = field(default_factory=Timeline)
+    witness: Witness = field(default_factory=Witness)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    async def play(self, runtime: Runtime) -> None:
+        """Run, kill, and check every rule. A failure says with which seed, and what happened.
+
+        Raises:
+            AssertionError: a rule is broken.
+            TimeoutError: somebody waits for ever.
+        """
+        try:
+            async with asyncio.timeout(self.deadline):
+                await self._play(runtime)
+        except BaseException as error:  # whatever it was: it is raised again, with what is needed to see it again
+            error.add_note(f"seed {self.seed} (UMBEL_CHAOS_SEED={self.seed}); timeline:\n{self.timeline}\n{self.facts}")
+            raise
+
+    async def _play(self, runtime: Runtime) -> None:
+        effects = Effects(self.folder / "effects.jsonl")
+        killer = Killer(runtime, random.Random(self.seed), effects.refresh, STRIDE, self.timeline)
+        fleet = asyncio.ensure_future(self._fleet(runtime, effects.path))
+        killing = asyncio.ensure_future(killer.kill(self.kills))
+        await asyncio.wait({fleet, killing}, return_when=asyncio.FIRST_EXCEPTION)
+        if fleet.done() and not killing.done():
+            killing.cancel()
+        report = await fleet
+        effects.refresh()
+        losses = sum(1 for run in self.witness.events if run not in self.witness.ended)
+        self.facts |= {"killed": killer.killed, "retries": report.retries, "runs lost": losses, **summary(effects)}
+        self._check(effects)
+        assert killer.total == self.kills, f"the fleet was over after {killer.total} of {self.kills} kills; make it longer"
+
+    async def _fleet(self, runtime: Runtime, effects: Path) -> FleetReport:
+        agent = Agent(
+            ScriptedModel(SCRIPT, delay=MODEL_SECONDS),
+            TOOLS,
+            checkpointer=self.store or f"sqlite:///{self.folder / 'threads.db'}",
+            callback_handler=lambda event: self.witness.hear(event, time.monotonic_ns()),
+        )
+        fleet = Fleet(
+            agent,
+            runtime=runtime,
+            concurrency=self.concurrency,
+            threads=f"chaos-{self.seed}",
+            retries=ENOUGH,
+            quarantine_after=ENOUGH,  # here it is not the tasks that kill
+            backoff=Backoff(first=0.05, cap=0.5),
+        )
+        tasks = [{"id": task, "prompt": "Go.", "metadata": {"effects": str(effects)}} for task in self.tasks]
+        return await fleet.run(tasks, self.folder / "results.jsonl")
+
+    @property
+    def tasks(self) -> list[str]:
+        return [f"task-{number}" for number in range(self.runs)]
+
+    def _check(self, effects: Effects) -> None:
+        invariants.every_task_has_one_result(self.folder / "results.jsonl", self.tasks)
+        invariants.streams_are_gapless(self.witness)
+        invariants.nothing_final_happens_twice(effects)
+        invariants.nothing_happens_after_its_record(effects, self.witness)
+        invariants.unknown_outcomes_are_reported(effects, self.witness)
