@@ -769,5 +769,9 @@ async def test_what_a_peer_says_after_it_was_given_up_does_not_count(wire: Fault
     with pytest.raises(PeerLost, match="did not come back"):
         await link.request(quick(2))
     gate.set()
-    assert [reply.count for reply in await asyncio.gather(*(link.request(quick(number)) for number in range(3, 6)))] == [3, 4, 5]
+    assert [reply.count for reply in await asyncio.gather(*(link.request(quick(number)) for number in range(3, 6)))] == [
+        3,
+        4,
+        5,
+    ]
     await link.close()
