@@ -73,5 +73,13 @@ def _factory(url: str) -> StoreFactory:
     return factory
 
 
+def _redis(url: str) -> Store:
+    from .redis_store import RedisStore
+
+    return RedisStore.from_url(url)
+
+
 register_store("memory", MemoryStore.from_url)
+register_store("redis", _redis)
+register_store("rediss", _redis)
 register_store("sqlite", SqliteStore.from_url, file=True)
