@@ -12,6 +12,8 @@ import pytest
 from umbel.actors.checkpoints import Store, open_store
 from umbel.protocol.commands import SaveCheckpoint
 
+pytest.register_assert_rewrite("umbel.actors.checkpoints.conformance")
+
 SaveMaker = Callable[..., SaveCheckpoint]
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -41,11 +43,11 @@ async def store(url: str) -> AsyncIterator[Store]:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start ``writer.py`` as a process of its own; whatever still runs at the end of the test is killed."""
+    """Start a worker as a process of its own; whatever still runs at the end of the test is killed."""
     processes: list[subprocess.Popen[str]] = []
 
     def start(*arguments: object) -> subprocess.Popen[str]:
-        command = [sys.executable, str(Path(__file__).with_name("writer.py")), *map(str, arguments)]
+        command = [sys.executable, "-m", "umbel.actors.checkpoints.conformance.worker", *map(str, arguments)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         processes.append(process)
