@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from redis import asyncio as library
 from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import ConnectionError, NoScriptError, RedisError  # noqa: A004 - redis's own, not Python's
 
 from ...protocol.errors import ConfigurationError, UmbelError
 from .redis_errors import explain
@@ -18,7 +18,8 @@ from .redis_keys import escape_pattern, text_key, thread_keys
 from .redis_scripts import NAMES, TEXT, Script
 
 Call = tuple[Script, list[str], Sequence[Any]]
-_FAILURES = (RedisError, OSError, asyncio.TimeoutError)
+# The last one: what a cluster's client raises of a connection that it closed itself while it looked for the nodes.
+_FAILURES = (RedisError, OSError, asyncio.TimeoutError, AttributeError)
 _PAGE = 100
 _redis: Any = library  # old stubs of other people's know less than the library
 
@@ -41,23 +42,28 @@ class RedisClient:
         self.place = _place(url)
         self.prefix, self._url, self._timeout, self._cluster = prefix, url, timeout, cluster
         self._client: Any = None
+        self._finding = asyncio.Lock()
 
-    def _connected(self) -> Any:
+    async def _connected(self) -> Any:
         if self._client is None:
-            # No tries of the client's own: whoever saves decides, and a deletion must not meet the thread's successor.
-            seconds = {"socket_timeout": self._timeout, "socket_connect_timeout": self._timeout}
-            options: dict[str, Any] = {**seconds, "retry": Retry(NoBackoff(), 0)}
-            try:
-                if self._cluster:
-                    self._client = _redis.RedisCluster.from_url(self._url, **options)
-                else:
-                    pool = _redis.BlockingConnectionPool.from_url(
-                        self._url, max_connections=32, timeout=self._timeout, **options
-                    )
-                    self._client = _redis.Redis.from_pool(pool)
-            except (ValueError, TypeError) as error:
-                raise ConfigurationError(f"the URL of Redis at {self.place} makes no sense: {error}") from None
+            self._client = self._create()
+        if self._cluster:
+            # Calls that find the cluster's nodes at the same time would close each other's connections.
+            async with self._finding:
+                await self._client.initialize()
         return self._client
+
+    def _create(self) -> Any:
+        # Every script may be sent again: a connection may be stale, and a cluster's nodes may have changed.
+        options: dict[str, Any] = {"socket_timeout": self._timeout, "socket_connect_timeout": self._timeout}
+        retry = Retry(ExponentialBackoff(cap=0.5, base=0.02), 3 if self._cluster else 1, (ConnectionError,))
+        try:
+            if self._cluster:
+                return _redis.RedisCluster.from_url(self._url, retry=retry, **options)
+            options |= {"retry": retry, "timeout": self._timeout, "max_connections": 32}
+            return _redis.Redis.from_pool(_redis.BlockingConnectionPool.from_url(self._url, **options))
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(f"the URL of Redis at {self.place} makes no sense: {error}") from None
 
     async def close(self) -> None:
         """Give up every connection."""
@@ -77,7 +83,7 @@ class RedisClient:
             UmbelError: as :func:`explain` says.
         """
         try:
-            return await self._connected().execute_command(*command)
+            return await (await self._connected()).execute_command(*command)
         except _FAILURES as error:
             raise explain(error, self.place) from error
 
@@ -118,19 +124,15 @@ class RedisClient:
 
     async def _send(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """The answers, or errors, of ``commands``: on one connection to a server, side by side to the nodes of a cluster."""
-        client = self._connected()
-        if self._cluster or len(commands) == 1:
-            answers: list[Any] = []
-            for start in range(0, len(commands), _PAGE):
-                sent = [client.execute_command(*command) for command in commands[start : start + _PAGE]]
-                answers += await asyncio.gather(*sent, return_exceptions=True)
-            return answers
         if not commands:
             return []
-        pipeline = client.pipeline(transaction=False)
-        for command in commands:
-            pipeline.execute_command(*command)
         try:
+            client = await self._connected()
+            if self._cluster or len(commands) == 1:
+                return await _side_by_side(client, commands)
+            pipeline = client.pipeline(transaction=False)
+            for command in commands:
+                pipeline.execute_command(*command)
             return list(await pipeline.execute(raise_on_error=False))
         except _FAILURES as error:
             return [error] * len(commands)
@@ -154,10 +156,19 @@ class RedisClient:
     async def _scan(self, name: str) -> AsyncIterator[bytes]:
         pattern = f"{escape_pattern(self.prefix)}{{*}}:{name}"
         try:
-            async for key in self._connected().scan_iter(match=pattern, count=_PAGE):
+            client = await self._connected()
+            async for key in client.scan_iter(match=pattern, count=_PAGE):
                 yield key
         except _FAILURES as error:
             raise explain(error, self.place) from error
+
+
+async def _side_by_side(client: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    answers: list[Any] = []
+    for start in range(0, len(commands), _PAGE):
+        sent = [client.execute_command(*command) for command in commands[start : start + _PAGE]]
+        answers += await asyncio.gather(*sent, return_exceptions=True)
+    return answers
 
 
 def _any_node(info: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from redis import exceptions
 
@@ -11,6 +12,21 @@ from ...protocol.errors import ConfigurationError, StoreUnavailable, UmbelError
 _CREDENTIALS = "refuses the credentials ({error}); put them into the URL: redis://user:password@host"
 _CLUSTER = "is a node of a cluster ({error}); add ?cluster=yes to the URL"
 _UNREACHABLE = "cannot be reached ({error}); start it, or check host, port and network"
+
+_errors: Any = exceptions  # old stubs of other people's know less than the library
+
+# Clients cut the server's code off and raise a class instead.
+_CLASSES: dict[type[Exception], str] = {
+    _errors.AskError: "ASK",
+    _errors.BusyLoadingError: "LOADING",
+    _errors.ClusterDownError: "CLUSTERDOWN",
+    _errors.MasterDownError: "MASTERDOWN",
+    _errors.MovedError: "MOVED",
+    _errors.NoPermissionError: "NOPERM",
+    _errors.OutOfMemoryError: "OOM",
+    _errors.ReadOnlyError: "READONLY",
+    _errors.TryAgainError: "TRYAGAIN",
+}
 
 # The first that occurs in the error's text wins; servers put their own codes in front, and scripts repeat them.
 _CODES: tuple[tuple[str, type[UmbelError], str], ...] = (
@@ -41,7 +57,7 @@ def explain(error: Exception, place: str) -> UmbelError:
         error: of the client or of the socket.
         place: the server, without credentials.
     """
-    text = f"{getattr(error, 'status_code', None) or ''} {error}".strip() or type(error).__name__
+    text = f"{_CLASSES.get(type(error), '')} {error}".strip() or type(error).__name__
     if isinstance(error, exceptions.AuthenticationError):
         return _error(ConfigurationError, _CREDENTIALS, text, place)
     for code, kind, meaning in _CODES:

@@ -34,7 +34,8 @@ class RedisGarbage:
             How many checkpoints went and how many bytes they took.
         """
         limit = "" if idle is None else round(idle * 1000)
-        [answer] = await self._client.call([self._client.about(scripts.DELETE, thread_id, thread_id, limit)])
+        delete = self._client.about(scripts.DELETE, thread_id, thread_id, uuid4().hex, limit)
+        [answer] = await self._client.call([delete])
         if not answer:
             return 0, 0
         await self._unlist(thread_id)

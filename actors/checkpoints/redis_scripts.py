@@ -7,7 +7,7 @@ Keys of a thread, in the order in which every script gets them:
 
 1. ``thread``: a hash. ``id``; ``newest`` (checkpoint), ``first`` and ``position`` (of the oldest and the newest checkpoint),
    ``root`` (position of the newest snapshot), ``bytes``; ``token``, ``owner``, ``until`` (ms; the lease); ``deleted`` (ms; the
-   tombstone); ``sequence`` (of the journal).
+   tombstone); ``deletion`` (what the last one did); ``sequence`` (of the journal).
 2. ``ids``: from a checkpoint's id to its position.
 3. ``facts``: from position to the packed list of id, parent or false, root, base, created_at, metadata, size.
 4. ``states``: from position to state.
@@ -159,19 +159,23 @@ return {get('id'), newest, first, get('bytes'), held() and get('owner'), redis.c
   redis.call('HGET', facts, first)}
 """
 
-# id, '' or milliseconds: only when nobody has a lease and the newest checkpoint's created_at is older than so many
+# id, name of this deletion (sent again it changes nothing), '' or milliseconds: only when nobody has a lease and the newest
+# checkpoint's created_at is older than so many
 _DELETE = """
-local id, idle = take(), take()
+local id, name, idle = take(), take(), take()
+local count, size = string.match(get('deletion') or '', '^' .. name .. ' (%d+) (%d+)$')
+if count then return {count, size} end
 local newest = get('position')
 if idle ~= '' then
   local fact = newest and redis.call('HGET', facts, newest)
   if not fact or held() or now - tonumber(cmsgpack.unpack(fact)[5]) * 1000 <= tonumber(idle) then return 0 end
 end
 local token, freed = number('token') + 1, get('bytes') or '0'
-local count = newest and number('position') - number('first') + 1 or 0
+count = whole(newest and number('position') - number('first') + 1 or 0)
 redis.call('DEL', thread, ids, facts, states, journal, statics)
-redis.call('HSET', thread, 'id', id, 'token', whole(token), 'deleted', whole(now))
-return {whole(count), freed}
+redis.call('HSET', thread, 'id', id, 'token', whole(token), 'deleted', whole(now),
+  'deletion', name .. ' ' .. count .. ' ' .. freed)
+return {count, freed}
 """
 
 # position, id and new state of the checkpoint that becomes the oldest

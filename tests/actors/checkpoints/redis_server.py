@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,33 @@ class RedisServer:
             assert self._process.stdout is not None
             self._process.stdout.close()
             self._process = None
+
+
+class RedisCluster:
+    """Two nodes, each with half of the slots."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        self.nodes = [
+            RedisServer(program, folder / str(n), "--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+            for n in range(2)
+        ]
+
+    @property
+    def url(self) -> str:
+        return self.nodes[0].url
+
+    def start(self) -> RedisCluster:
+        first, second = (node.start() for node in self.nodes)
+        first.command("CLUSTER ADDSLOTSRANGE", 0, 8_191)
+        second.command("CLUSTER ADDSLOTSRANGE", 8_192, 16_383)
+        bus = int(first.command("CONFIG GET", "cluster-port")["cluster-port"])
+        second.command("CLUSTER MEET", "127.0.0.1", first.port, bus)
+        deadline = time.monotonic() + 60
+        while any(node.command("CLUSTER INFO")["cluster_state"] != "ok" for node in self.nodes):
+            assert time.monotonic() < deadline, "the nodes do not find each other"
+            time.sleep(0.02)
+        return self
+
+    def kill(self) -> None:
+        for node in self.nodes:
+            node.kill()
