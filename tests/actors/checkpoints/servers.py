@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from .postgres_server import PostgresServer
 from .redis_server import RedisCluster, RedisServer
 
 
@@ -22,3 +25,14 @@ def redis_cluster(require_service: Callable[[str], str], tmp_path_factory: pytes
     cluster = RedisCluster(require_service("redis-server"), tmp_path_factory.mktemp("redis-cluster"))
     yield cluster.start()
     cluster.kill()
+
+
+@pytest.fixture(scope="session")
+def postgres_server(
+    require_service: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PostgresServer]:
+    """One server for all tests that do not harm it; each takes a schema of its own."""
+    with tempfile.TemporaryDirectory(prefix="umbel-pg-") as folder:  # pytest's folders are closed to other users
+        server = PostgresServer(require_service, Path(folder))
+        yield server.start(fsync="off")
+        server.kill()
