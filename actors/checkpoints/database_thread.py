@@ -30,6 +30,10 @@ _MEANINGS: dict[int, tuple[type[UmbelError], str]] = {
     sqlite3.SQLITE_TOOBIG: (NotStorable, "cannot hold so large a state: {error}"),
     sqlite3.SQLITE_BUSY: _LOCKED,
     sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_IOERR: (
+        StoreUnavailable,
+        "cannot be read or written ({error}): its disk is full or fails; try again after that",
+    ),
     sqlite3.SQLITE_FULL: (StoreUnavailable, "has no space left; free some and try again"),
 }
 
@@ -91,6 +95,8 @@ class DatabaseThread:
             ) from error
         connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None)
         try:
+            if connection.execute("PRAGMA page_count").fetchone() == (0,):  # in a file with pages it would need its lock
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             self._use_write_ahead_log(connection)
             self._prepare(connection)
             self._identity = self._find_file()

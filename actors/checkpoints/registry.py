@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ...protocol.errors import ConfigurationError, MissingExtra
+from .file import FileStore
 from .memory import MemoryStore
 from .sqlite import SqliteStore
 from .store import Store
@@ -36,7 +37,7 @@ def known_schemes() -> list[str]:
 
 
 def open_store(url: str) -> Store:
-    """The store that ``url`` names: ``memory://``, ``sqlite:///path?synchronous=normal``, or a registered scheme.
+    """The store that ``url`` names: ``memory://``, ``sqlite:///path``, ``file:///directory``, or a registered scheme.
 
     Raises:
         ConfigurationError: not a URL, an unknown scheme, or an unknown option.
@@ -88,8 +89,9 @@ def _postgres(url: str) -> Store:
 
 
 register_store("memory", MemoryStore.from_url)
+register_store("sqlite", SqliteStore.from_url, file=True)
+register_store("file", FileStore.from_url, file=True)
 register_store("redis", _redis)
 register_store("rediss", _redis)
 register_store("postgres", _postgres)
 register_store("postgresql", _postgres)
-register_store("sqlite", SqliteStore.from_url, file=True)

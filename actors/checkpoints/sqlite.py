@@ -8,40 +8,55 @@ commit share it, so it costs a lone writer some latency and a busy one next to n
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, cast
 
 from pydantic_core import from_json
 
 from ...protocol.commands import CheckpointLoaded, CheckpointSaved, SaveCheckpoint
-from ...protocol.errors import CheckpointError, NotStorable, SchemaVersionError
-from .database_thread import DatabaseThread
+from ...protocol.errors import CheckpointError, NotStorable, StoreUnavailable, UmbelError
+from ...protocol.messages import NOTHING
+from ...protocol.storage import (
+    CallsRecorded,
+    CollectGarbage,
+    GarbageCollected,
+    JournalEntry,
+    LeaseReleased,
+    LeaseTaken,
+    ListThreads,
+    RecordCalls,
+    ReleaseLease,
+    TakeLease,
+    ThreadDeleted,
+    ThreadsListed,
+)
+from . import sqlite_upkeep as upkeep
+from .database_thread import DatabaseThread, explain
 from .delta import fold
-from .store import MAX_STATE_BYTES, SaveOutcome, Store, check_id, conflict, encode_metadata
-from .url import StoreUrl
+from .sqlite_schema import prepare_schema
+from .static_parts import references
+from .store import (
+    MAX_STATE_BYTES,
+    RecordOutcome,
+    SaveOutcome,
+    Store,
+    Write,
+    WriteOutcome,
+    check_id,
+    check_keep,
+    conflict,
+    encode_entries,
+    encode_metadata,
+)
+from .url import StoreUrl, Synchronous
 
-SCHEMA_VERSION = 1
-Synchronous = Literal["normal", "full"]
+_Answer = LeaseTaken | LeaseReleased | UmbelError
 
-# ``state`` is last: SQLite then reads the other columns without touching the pages that a long state spills into.
-_SCHEMA = """
-CREATE TABLE umbel_checkpoints (
-    number INTEGER PRIMARY KEY,
-    thread_id TEXT NOT NULL,
-    position INTEGER NOT NULL,
-    checkpoint_id TEXT NOT NULL,
-    parent_id TEXT,
-    depth INTEGER NOT NULL,
-    base INTEGER NOT NULL,
-    created_at REAL NOT NULL,
-    metadata BLOB NOT NULL,
-    state BLOB NOT NULL,
-    UNIQUE (thread_id, position),
-    UNIQUE (thread_id, checkpoint_id)
-);
-CREATE TABLE umbel_schema (version INTEGER NOT NULL);
-"""
 _NEWEST = "SELECT position, checkpoint_id, depth FROM umbel_checkpoints WHERE thread_id = ? ORDER BY position DESC LIMIT 1"
 _EXISTS = "SELECT 1 FROM umbel_checkpoints WHERE thread_id = ? AND checkpoint_id = ?"
 _INSERT = (
@@ -49,7 +64,23 @@ _INSERT = (
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (thread_id, checkpoint_id) DO NOTHING"
 )
 _FACTS = "SELECT checkpoint_id, parent_id, metadata, created_at, depth, position FROM umbel_checkpoints WHERE thread_id = ?"
+_ENTRY = (
+    "INSERT INTO umbel_journal (thread_id, call_id, phase, entry) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (thread_id, call_id, phase) DO NOTHING"
+)
+_ENTRIES = "SELECT entry FROM umbel_journal WHERE thread_id = ? ORDER BY number"
+_TEXT = "INSERT INTO umbel_statics (digest, body) VALUES (?, ?) ON CONFLICT (digest) DO NOTHING"
+_USE = "INSERT INTO umbel_static_uses (thread_id, digest) VALUES (?, ?) ON CONFLICT DO NOTHING"
+_TEXTS = "SELECT digest, body FROM umbel_statics JOIN umbel_static_uses USING (digest) WHERE thread_id = ?"
 _CHAIN = "SELECT base, state FROM umbel_checkpoints WHERE thread_id = ? AND position BETWEEN ? AND ? ORDER BY position"
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A request about a lease, and its answer once there is one."""
+
+    request: TakeLease | ReleaseLease
+    answer: _Answer | None = None
 
 
 class SqliteStore(Store):
@@ -62,12 +93,21 @@ class SqliteStore(Store):
         timeout: seconds to wait for another process's lock before :class:`StoreUnavailable`.
         synchronous: ``full`` survives a power cut, ``normal`` a killed process.
         max_bytes: the largest state that one checkpoint may hold.
+        clock: seconds since the epoch; leases and tombstones go by it.
     """
 
     def __init__(
-        self, path: str | Path, *, timeout: float = 10.0, synchronous: Synchronous = "full", max_bytes: int = MAX_STATE_BYTES
+        self,
+        path: str | Path,
+        *,
+        timeout: float = 10.0,
+        synchronous: Synchronous = "full",
+        max_bytes: int = MAX_STATE_BYTES,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(max_bytes=max_bytes)
+        self._clock = clock
+        self._asked: deque[_Asked] = deque()
         self.path = Path(path).expanduser().absolute()
         self._synchronous = synchronous
         self._writer = DatabaseThread(self.path, timeout=timeout, prepare=self._prepare)
@@ -78,11 +118,10 @@ class SqliteStore(Store):
         """The store of a URL; options are ``timeout``, ``synchronous`` and ``max_bytes``."""
         parsed = StoreUrl.parse(url)
         parsed.expect("timeout", "synchronous", "max_bytes")
-        synchronous: Synchronous = "normal" if parsed.choice("synchronous", "full", ("normal", "full")) == "normal" else "full"
         return cls(
             parsed.file(),
             timeout=parsed.number("timeout", 10.0),
-            synchronous=synchronous,
+            synchronous=parsed.synchronous(),
             max_bytes=int(parsed.number("max_bytes", MAX_STATE_BYTES)),
         )
 
@@ -92,7 +131,15 @@ class SqliteStore(Store):
 
     async def save(self, saves: Sequence[SaveCheckpoint]) -> list[SaveOutcome]:
         """See :meth:`Store.save`."""
-        return await self._writer.run(lambda connection: self._commit(connection, saves))
+        return cast("list[SaveOutcome]", await self.commit(saves))
+
+    async def record(self, records: Sequence[RecordCalls]) -> list[RecordOutcome]:
+        """See :meth:`Store.record`."""
+        return cast("list[RecordOutcome]", await self.commit(records))
+
+    async def commit(self, writes: Sequence[Write]) -> list[WriteOutcome]:
+        """See :meth:`Store.commit`; one transaction."""
+        return await self._writer.run(lambda connection: self._commit(connection, writes))
 
     async def load(self, thread_id: str, checkpoint_id: str | None = None) -> CheckpointLoaded:
         """See :meth:`Store.load`."""
@@ -109,14 +156,90 @@ class SqliteStore(Store):
 
         return await self._reader.run(read)
 
+    async def lease(self, request: TakeLease) -> LeaseTaken:
+        """See :meth:`Store.lease`."""
+        check_id(request.owner)
+        return cast("LeaseTaken", await self._ask(request))
+
+    async def release(self, request: ReleaseLease) -> LeaseReleased:
+        """See :meth:`Store.release`."""
+        return cast("LeaseReleased", await self._ask(request))
+
+    async def threads(self, request: ListThreads) -> ThreadsListed:
+        """See :meth:`Store.threads`."""
+        check_id(request.prefix)
+        check_id(request.after)
+        return await self._reader.run(lambda connection: upkeep.list_threads(connection, request, self._clock()))
+
+    async def delete(self, thread_id: str) -> ThreadDeleted:
+        """See :meth:`Store.delete`."""
+        check_id(thread_id)
+        return await self._writer.run(lambda connection: upkeep.delete_thread(connection, thread_id, self._clock()))
+
+    async def collect(self, request: CollectGarbage) -> GarbageCollected:
+        """See :meth:`Store.collect`. The file becomes smaller, a little in each transaction."""
+        check_keep(request)
+        total = Counter[str]()
+        found = await self._reader.run(lambda connection: upkeep.find_garbage(connection, request, self._clock()))
+        for thread_id in found:  # a transaction each: writers come in between
+            work = partial(upkeep.collect_thread, thread_id=thread_id, request=request, now=self._clock())
+            total.update((await self._writer.run(work)).model_dump())
+        texts, size = await self._writer.run(upkeep.collect_texts)
+        total.update(static_parts=texts, bytes=size)
+        while await self._writer.run(upkeep.give_back_pages):
+            pass
+        return GarbageCollected(**total)
+
     async def close(self) -> None:
         """See :meth:`Store.close`."""
         await self._reader.close()
         await self._writer.close()
 
-    def _commit(self, connection: sqlite3.Connection, saves: Sequence[SaveCheckpoint]) -> list[SaveOutcome]:
+    async def _ask(self, request: TakeLease | ReleaseLease) -> LeaseTaken | LeaseReleased:
+        """Requests that came while the file was busy share a transaction: leases are asked for with every run."""
+        check_id(request.thread_id)
+        asked = _Asked(request)
+        self._asked.append(asked)
+        await self._writer.run(self._answer)
+        if isinstance(asked.answer, UmbelError):
+            raise asked.answer
+        if asked.answer is None:
+            raise StoreUnavailable(f"{self.path} did not answer; ask again")
+        return asked.answer
+
+    def _answer(self, connection: sqlite3.Connection) -> None:
+        """Answer every request so far; one that an earlier call has answered is not there any more."""
+        asked: list[_Asked] = []
+        while self._asked:
+            asked.append(self._asked.popleft())
+        if not asked:
+            return
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for each in asked:
+                each.answer = self._lease(connection, each.request)
+            connection.execute("COMMIT")
+            self.commits += 1
+        except sqlite3.Error as error:
+            for each in asked:
+                each.answer = explain(error, self.path)
+
+    def _lease(self, connection: sqlite3.Connection, request: TakeLease | ReleaseLease) -> _Answer:
+        before = upkeep.read_lease(connection, request.thread_id)
+        try:
+            now = before.taken(request, self._clock()) if isinstance(request, TakeLease) else before.released(request)
+        except UmbelError as error:
+            return error
+        if now != before:
+            upkeep.write_lease(connection, request.thread_id, now)
+        return now.answer() if isinstance(request, TakeLease) else LeaseReleased()
+
+    def _commit(self, connection: sqlite3.Connection, writes: Sequence[Write]) -> list[WriteOutcome]:
         connection.execute("BEGIN IMMEDIATE")
-        outcomes = [self._save(connection, save) for save in saves]
+        outcomes: list[WriteOutcome] = [
+            self._save(connection, write) if isinstance(write, SaveCheckpoint) else self._record(connection, write)
+            for write in writes
+        ]
         connection.execute("COMMIT")
         self.commits += 1
         return outcomes
@@ -125,64 +248,81 @@ class SqliteStore(Store):
         thread_id, checkpoint_id = save.thread_id, save.checkpoint_id
         try:
             metadata = encode_metadata(save, self.max_bytes)
+            entries = encode_entries(thread_id, save.entries, self.max_bytes)
         except NotStorable as error:
             return error
         saved = CheckpointSaved(checkpoint_id=checkpoint_id)
+        lease = upkeep.read_lease(connection, thread_id)
+        refusal = lease.refusal(thread_id, save.token, self._clock())
         position, found, depth = connection.execute(_NEWEST, (thread_id,)).fetchone() or (0, None, 0)
-        if save.parent_id != found:
+        if refusal is not None or save.parent_id != found:
             known = connection.execute(_EXISTS, (thread_id, checkpoint_id)).fetchone()
-            return saved if known else conflict(save, found)
+            return saved if known else refusal or conflict(save, found)
         depth = depth + 1 if save.kind == "delta" else 0
         facts = (checkpoint_id, save.parent_id, depth, save.base, save.created_at, metadata, save.state)
-        connection.execute(_INSERT, (thread_id, position + 1, *facts))
+        if connection.execute(_INSERT, (thread_id, position + 1, *facts)).rowcount:
+            self._save_beside(connection, save, entries)
+            if lease.deleted_at is not None:
+                upkeep.write_lease(connection, thread_id, lease.begun())
         return saved
+
+    def _save_beside(self, connection: sqlite3.Connection, save: SaveCheckpoint, entries: list[bytes]) -> None:
+        if save.settles:
+            connection.execute("DELETE FROM umbel_journal WHERE thread_id = ?", (save.thread_id,))
+        _write_down(connection, save, entries)
+        for digest, text in save.statics.items():
+            connection.execute(_TEXT, (digest, text.encode()))
+            connection.execute(_USE, (save.thread_id, digest))
+
+    def _record(self, connection: sqlite3.Connection, record: RecordCalls) -> RecordOutcome:
+        try:
+            entries = encode_entries(record.thread_id, record.entries, self.max_bytes)
+        except NotStorable as error:
+            return error
+        lease = upkeep.read_lease(connection, record.thread_id)
+        refusal = lease.refusal(record.thread_id, record.token, self._clock())
+        if refusal is not None:
+            return refusal
+        _write_down(connection, record, entries)
+        return CallsRecorded()
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA synchronous = {self._synchronous.upper()}")
-        version = _schema_version(connection)
-        if version is None:
-            connection.execute("BEGIN IMMEDIATE")
-            version = _schema_version(connection)
-            if version is None:
-                for statement in _SCHEMA.split(";\n"):
-                    connection.execute(statement)
-                connection.execute("INSERT INTO umbel_schema VALUES (?)", (SCHEMA_VERSION,))
-                version = SCHEMA_VERSION
-            connection.execute("COMMIT")
-        if version != SCHEMA_VERSION:
-            raise SchemaVersionError(
-                f"{self.path} holds checkpoints of schema version {version}, this Umbel reads {SCHEMA_VERSION};"
-                " run the Umbel that wrote them, or choose another file",
-                path=str(self.path),
-                found=version,
-                known=SCHEMA_VERSION,
-            )
+        prepare_schema(connection, self.path)
 
 
-def _schema_version(connection: sqlite3.Connection) -> int | None:
-    """The version of our tables, None when the file has none yet."""
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'umbel_schema'").fetchone() is None:
-        return None
-    row = connection.execute("SELECT max(version) FROM umbel_schema").fetchone()
-    return int(row[0] or 0)
+def _write_down(connection: sqlite3.Connection, write: Write, entries: list[bytes]) -> None:
+    for entry, encoded in zip(write.entries, entries, strict=True):
+        connection.execute(_ENTRY, (write.thread_id, entry.call_id, entry.phase, encoded))
 
 
 def _load(connection: sqlite3.Connection, path: Path, thread_id: str, checkpoint_id: str | None) -> CheckpointLoaded:
-    # One read transaction: another process may add checkpoints between the two queries.
+    # One read transaction: another process may add checkpoints between the queries.
     connection.execute("BEGIN")
     if checkpoint_id is None:
         row = connection.execute(f"{_FACTS} ORDER BY position DESC LIMIT 1", (thread_id,)).fetchone()
     else:
         row = connection.execute(f"{_FACTS} AND checkpoint_id = ?", (thread_id, checkpoint_id)).fetchone()
+    token = upkeep.read_lease(connection, thread_id).token
+    journal = connection.execute(_ENTRIES, (thread_id,)).fetchall() if checkpoint_id is None else []
+    entries = tuple(JournalEntry.model_validate_json(entry) for (entry,) in journal)
     if row is None:
-        return CheckpointLoaded()
+        return CheckpointLoaded(journal=entries, token=token)
     depth, position = row[4], row[5]
     chain = connection.execute(_CHAIN, (thread_id, position - depth, position)).fetchall()
-    connection.execute("COMMIT")
     where = f"checkpoint {row[0]!r} of thread {thread_id!r} in {path}"
     if len(chain) != depth + 1:
         raise CheckpointError(f"{where} is damaged: {depth + 1 - len(chain)} of the checkpoints it builds on are missing")
-    return _loaded(row, fold(chain[0][1], chain[1:], where=where))
+    state = fold(chain[0][1], chain[1:], where=where)
+    return _loaded(row, state).evolve(journal=entries, statics=_texts(connection, thread_id, state), token=token)
+
+
+def _texts(connection: sqlite3.Connection, thread_id: str, state: bytes) -> dict[str, str]:
+    """Those of the thread's texts that the state refers to."""
+    digests = references(state)
+    if not digests:
+        return NOTHING
+    return {digest: body.decode() for digest, body in connection.execute(_TEXTS, (thread_id,)) if digest in digests}
 
 
 def _loaded(row: tuple[Any, ...], state: bytes | None) -> CheckpointLoaded:

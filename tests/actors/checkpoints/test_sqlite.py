@@ -160,7 +160,7 @@ async def test_a_newer_schema_is_refused_by_version(path: Path, save: SaveMaker)
     other.close()
 
     store = SqliteStore(path)
-    with pytest.raises(SchemaVersionError, match="schema version 99, this Umbel reads 1"):
+    with pytest.raises(SchemaVersionError, match="schema version 99, this Umbel reads 2"):
         await store.save([save("c3", "c2")])
     await store.close()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from umbel.actors.checkpoints import MemoryStore
+from umbel.actors.checkpoints import FileStore, MemoryStore, SqliteStore
 from umbel.actors.checkpoints.conformance import StoreConformance
 
 
@@ -24,3 +25,25 @@ class TestMemoryStore(StoreTests):
         store = MemoryStore()
         yield store
         await store.close()
+
+
+class TestSqliteStore(StoreTests):
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[SqliteStore]:
+        store = SqliteStore(tmp_path / "deep" / "checkpoints.sqlite", synchronous="normal")
+        yield store
+        await store.close()
+
+    def address(self, store: SqliteStore) -> str:
+        return f"sqlite:///{store.path}?synchronous=normal"
+
+
+class TestFileStore(StoreTests):
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[FileStore]:
+        store = FileStore(tmp_path / "deep" / "store", synchronous="normal")
+        yield store
+        await store.close()
+
+    def address(self, store: FileStore) -> str:
+        return f"file:///{store.path}?synchronous=normal"
