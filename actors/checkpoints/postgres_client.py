@@ -41,6 +41,7 @@ _STATES: tuple[tuple[str, type[UmbelError], str], ...] = (
     ("53300", StoreUnavailable, "has no connection left ({error}); raise max_connections, or end clients"),
     ("54", NotStorable, "cannot hold a value that large ({error}); keep it out of the state"),
     ("55P03", StoreUnavailable, "is locked by somebody else's transaction ({error}); end it, or wait longer with ?timeout="),
+    ("40", StoreUnavailable, "had to give way to other transactions again and again ({error}); try again"),
     ("57014", StoreUnavailable, "did not answer in time ({error}); try again, or wait longer with ?timeout=SECONDS"),
     ("57P", StoreUnavailable, "is starting or shutting down ({error}); try again"),
     ("XX001", CheckpointError, "is damaged ({error}); restore a backup"),
@@ -58,6 +59,14 @@ _TEXTS: tuple[tuple[str, type[UmbelError], str], ...] = (
     ("starting up", StoreUnavailable, "is starting ({error}); try again"),
     ("shutting down", StoreUnavailable, "is shutting down ({error}); try again"),
 )
+
+
+class _StaleConnection(Exception):
+    """A connection ended while it was idle, and nothing was done over it."""
+
+    def __init__(self, found: psycopg.Error) -> None:
+        super().__init__(str(found))
+        self.found = found
 
 
 class PostgresClient:
@@ -88,14 +97,19 @@ class PostgresClient:
         Raises:
             UmbelError: what came of it instead; the transaction was rolled back, or its end is not known.
         """
+        last: psycopg.Error | None = None
         async with self._slots:
-            for _ in range(_TRIES):
+            for _ in range(_TRIES + len(self._idle)):
                 try:
                     return await self._in_time(steps, begin)
+                except _StaleConnection as error:
+                    last = error.found
                 except psycopg.Error as error:
                     if error.sqlstate not in _ABORTED:
                         raise explain(error, self.place) from error
-            raise StoreUnavailable(f"PostgreSQL at {self.place} had to give way to others {_TRIES} times; try again")
+                    last = error
+        assert last is not None
+        raise explain(last, self.place) from last
 
     async def close(self) -> None:
         """Give up every connection that is not in use."""
@@ -128,7 +142,10 @@ class PostgresClient:
         if not self._prepared:
             async with self._preparing:
                 await self._prepare(work)
-        await work.run(begin)
+        try:
+            await work.run(begin)
+        except psycopg.OperationalError as error:
+            raise _StaleConnection(error) from error
         try:
             result = await steps(work)
         except UmbelError:
@@ -140,7 +157,7 @@ class PostgresClient:
     async def _connection(self) -> AsyncConnection[Row]:
         while self._idle:
             connection = self._idle.pop()
-            if not connection.closed and _is_quiet(connection):
+            if not connection.closed:
                 return connection
             await connection.close()
         milliseconds = round(self._timeout * 1000)
@@ -226,15 +243,6 @@ def explain(error: psycopg.Error, place: str) -> UmbelError:
             f"PostgreSQL at {place} cannot be reached ({text}); start it, or check host and port", place=place
         )
     return StoreUnavailable(f"PostgreSQL at {place} failed: {text}", place=place)
-
-
-def _is_quiet(connection: AsyncConnection[Row]) -> bool:
-    """Whether an idle connection is still one: a server that ended it has said so, and nobody has read it yet."""
-    try:
-        connection.pgconn.consume_input()
-    except psycopg.Error:
-        return False
-    return not connection.closed
 
 
 def _place(url: str) -> str:

@@ -53,7 +53,8 @@ CREATE TABLE umbel.refers (
 );
 CREATE TABLE umbel.schema_version (version integer NOT NULL);
 """
-FIND_VERSION = "SELECT to_regclass('umbel.schema_version') IS NOT NULL"
+# Not to_regclass: that would go on saying what it said before the lock.
+FIND_VERSION = "SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname || '.' || tablename = 'umbel.schema_version')"
 READ_VERSION = "SELECT max(version) FROM umbel.schema_version"
 WRITE_VERSION = "INSERT INTO umbel.schema_version VALUES (%s)"
 
