@@ -14,6 +14,7 @@ from ...protocol.messages import Message, ToolCall, ToolResult
 from ...protocol.state import AgentState
 from ...protocol.storage import JournalEntry
 from ..checkpoints.delta import Baseline, build_save, restore
+from ..checkpoints.facts import searchable
 from .asking import ask_checkpointer
 from .lease import take
 from .run import Peers, Run
@@ -56,6 +57,8 @@ async def open_thread(run: Run) -> CheckpointLoaded:
     """Load the thread, as its only writer: its newest checkpoint, and what is known of calls that have no result in it."""
     loaded = await take(run)
     run.checkpoint = restore(loaded)
+    if run.request.mode != "turn":
+        run.model_calls = int(loaded.metadata.get("model_calls", 0))
     run.journal = {}
     for entry in loaded.journal:
         if entry.phase == "done" or entry.call_id not in run.journal:
@@ -234,9 +237,14 @@ async def save(
 
 
 def facts(run: Run, reason: str | None, ending: dict[str, Any] | None) -> dict[str, Any]:
-    """The metadata of a checkpoint: whose it is, and how its segment ended."""
+    """The metadata of a checkpoint: whose it is, how its segment ended, and what its thread can be found by."""
     known = {"run_id": run.id, "segment": run.request.run_id, "finished": reason is not None, "reason": reason}
-    return {**known, "model_calls": run.model_calls, **({} if ending is None else {"ending": ending})}
+    return {
+        **searchable(run.state.metadata),
+        **known,
+        "model_calls": run.model_calls,
+        **({} if ending is None else {"ending": ending}),
+    }
 
 
 async def commit(run: Run, message: SaveCheckpoint, baseline: Baseline) -> None:

@@ -72,7 +72,7 @@ async def test_killed_while_tools_run(fragile_runtime: Runtime, tmp_path: Path) 
         tool_calls(("paid", {"amount": 2}), ("pays", {"amount": 3}), ("reads", {})),
         text("done"),
     ]
-    agent = Agent(ScriptedModel(script), list(hanging(log)), checkpointer="memory://")
+    agent = Agent(ScriptedModel(script), list(hanging(log)), checkpointer=f"sqlite:///{tmp_path}/t.db")
     run = asyncio.ensure_future(events_of(agent, fragile_runtime, "execute"))
     await until(lambda: Counter(lines(log)) == {"paid": 2, "pays": 1, "reads": 1})
     kill(fragile_runtime, "supervisor")
@@ -107,7 +107,7 @@ async def test_killed_while_the_model_thinks(fragile_runtime: Runtime, tmp_path:
         mark(log, "paid")
         return "paid"
 
-    agent = Agent(Slow([tool_call("pays"), text("done")]), [pays], checkpointer="memory://")
+    agent = Agent(Slow([tool_call("pays"), text("done")]), [pays], checkpointer=f"sqlite:///{tmp_path}/t.db")
     run = asyncio.ensure_future(agent.arun("go", thread_id="think", runtime=fragile_runtime))
     await until(lambda: len(lines(log)) == 3)
     kill(fragile_runtime, "supervisor")
@@ -129,7 +129,7 @@ async def test_killed_before_anything_is_stored(fragile_runtime: Runtime, tmp_pa
             await asyncio.sleep(600 if len(lines(log)) == 1 else 0)
             return await super().complete(messages, tools, **settings)
 
-    agent = Agent(Hangs([text("done")]), checkpointer="memory://")
+    agent = Agent(Hangs([text("done")]), checkpointer=f"sqlite:///{tmp_path}/t.db")
     run = asyncio.ensure_future(events_of(agent, fragile_runtime, "first"))
     await until(lambda: len(lines(log)) == 1)
     kill(fragile_runtime, "supervisor")

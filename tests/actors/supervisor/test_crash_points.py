@@ -15,6 +15,7 @@ from umbel.errors import ModelError, NotPaused, RunFailed
 from umbel.events import InterruptEvent, ToolCompleteEvent
 from umbel.protocol.commands import CheckpointLoaded
 from umbel.protocol.state import ReasoningStep, ToolExecution
+from umbel.protocol.storage import JournalEntry
 from umbel.testing import ScriptedModel, error, text, tool_call, tool_calls, validate_history
 
 
@@ -55,13 +56,14 @@ async def history(url: str, thread_id: str = "t") -> list[CheckpointLoaded]:
         await store.close()
 
 
-async def leave(url: str, state: AgentState, thread_id: str = "t") -> None:
-    """Store ``state`` as a process that was killed would have left it."""
+async def leave(url: str, state: AgentState, thread_id: str = "t", *, begun: tuple[str, ...] = ()) -> None:
+    """Store ``state`` as a process that was killed would have left it; ``begun`` are the calls whose bodies ran."""
     store = open_store(url)
     await store.open()
     try:
         save, _ = build_save(state, store=url, thread_id=thread_id, checkpoint_id="c1", created_at=1.0)
-        await store.save([save])
+        entries = tuple(JournalEntry(run_id="r-1", call_id=call, phase="begun") for call in begun)
+        await store.save([save.evolve(entries=entries)])
     finally:
         await store.close()
 
@@ -296,7 +298,7 @@ def killed() -> AgentState:
 @pytest.mark.spec("LOOP-8", "API-35", "OURS-1", "LOOP-111")
 async def test_calls_that_a_crash_left_open_are_closed_and_not_repeated(runtime: Runtime, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/t.db"
-    await leave(url, killed())
+    await leave(url, killed(), begun=("call_3",))
     agent = Agent(ScriptedModel([text("never"), text("never"), text("I will check.")]), [add], checkpointer=url)
     result = await agent.continue_turn("t")
     assert (result.stop_reason, result.message, result.run_id) == ("complete", "I will check.", "r-1")
@@ -304,7 +306,8 @@ async def test_calls_that_a_crash_left_open_are_closed_and_not_repeated(runtime:
     validate_history(result.messages)
     [lost] = [message for message in result.messages if message.tool_call_id == "call_3"]
     assert "outcome unknown" in (lost.content or "")
-    assert [done.result for done in result.tool_executions] == ["2", "4"]
+    assert [done.result for done in result.tool_executions] == ["2", "4", None]
+    assert result.tool_executions[-1].code == "outcome_unknown"
 
 
 @pytest.mark.spec("LOOP-6", "LOOP-8")

@@ -1,0 +1,265 @@
+"""What is written down of calls with side effects, and what becomes of them after a crash. Source: OURS-15, OURS-18."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import signal
+import sqlite3
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from umbel import Agent, AgentState, Hook, Message, Runtime, ToolCall, ToolContext, tool
+from umbel.actors.checkpoints import build_save
+from umbel.actors.checkpoints.registry import open_store
+from umbel.errors import StoreUnavailable
+from umbel.protocol.messages import ToolResult
+from umbel.protocol.storage import JournalEntry
+from umbel.testing import ScriptedModel, text, tool_call, tool_calls, validate_history
+
+pytestmark = pytest.mark.spec("OURS-18")
+DRIVER = Path(__file__).with_name("killed_driver.py")
+
+
+async def journal_of(url: str) -> list[str]:
+    """What the journal says now, as ``call phase result``."""
+    store = open_store(url)
+    try:
+        loaded = await store.load("t")
+    finally:
+        await store.close()
+    return [f"{entry.phase} {entry.result.content}" if entry.result else entry.phase for entry in loaded.journal]
+
+
+def peeking(url: str, *, idempotent: bool = False) -> Any:
+    @tool(idempotent=idempotent)
+    async def peek(n: int) -> str:
+        """Say what the journal holds while this runs."""
+        return ", ".join(await journal_of(url)) or "nothing"
+
+    return peek
+
+
+async def results(calls: list[int], url: str, *, idempotent: bool = False, **settings: Any) -> list[str | None]:
+    """The results of a batch of peeks."""
+    batch = tool_calls(*(("peek", {"n": n}) for n in calls))
+    agent = Agent(ScriptedModel([batch, text("ok")]), [peeking(url, idempotent=idempotent)], checkpointer=url, **settings)
+    result = await agent.arun("go", thread_id="t")
+    assert await journal_of(url) == [], "the save of the iteration settles it"
+    return [done.result for done in result.tool_executions]
+
+
+async def test_a_call_is_written_down_before_it_starts(runtime: Runtime, tmp_path: Path) -> None:
+    assert await results([1], f"sqlite:///{tmp_path}/t.db") == ["begun"]
+
+
+async def test_a_call_that_may_be_repeated_is_not_written_down(runtime: Runtime, tmp_path: Path) -> None:
+    assert await results([1], f"sqlite:///{tmp_path}/t.db", idempotent=True) == ["nothing"]
+
+
+async def test_calls_one_by_one_are_written_down_as_they_come(runtime: Runtime, tmp_path: Path) -> None:
+    first, second, third = await results([1, 2, 3], f"sqlite:///{tmp_path}/t.db", tool_execution="sequential")
+    assert (first, second) == ("begun", "begun, done begun, begun")
+    assert third == "begun, done begun, begun, done begun, done begun, begun, begun"
+
+
+async def test_calls_that_wait_for_room_are_written_down_when_they_start(runtime: Runtime, tmp_path: Path) -> None:
+    found = await results([1, 2], f"sqlite:///{tmp_path}/t.db", max_concurrency=1)
+    assert found == ["begun", "begun, done begun, begun"]
+
+
+@pytest.mark.parametrize("every", [0, 2])
+async def test_a_result_is_written_down_when_no_save_follows(runtime: Runtime, tmp_path: Path, every: int) -> None:
+    url = f"sqlite:///{tmp_path}/t.db"
+    log = tmp_path / "log"
+
+    class Notes(Hook):
+        async def on_iteration_end(self, iteration: int, state: Any) -> None:
+            with log.open("a") as file:
+                file.write(", ".join(await journal_of(url)) + "\n")
+
+    @tool
+    async def pay() -> str:
+        """A side effect."""
+        return "paid"
+
+    agent = Agent(
+        ScriptedModel([tool_call("pay"), text("ok")]),
+        [pay],
+        hooks=[Notes()],
+        checkpointer=url,
+        checkpoint_every_n_iterations=every,
+    )
+    await agent.arun("go", thread_id="t")
+    assert log.read_text().splitlines()[0] == "begun, done paid"
+
+
+def begun(call_id: str) -> JournalEntry:
+    return JournalEntry(run_id="r-1", call_id=call_id, phase="begun")
+
+
+def done(call_id: str, content: str | None) -> JournalEntry:
+    result = None if content is None else ToolResult(tool_call_id=call_id, name="pay", content=content)
+    return JournalEntry(run_id="r-1", call_id=call_id, phase="done", result=result)
+
+
+async def leave(url: str, names: list[str], entries: tuple[JournalEntry, ...]) -> None:
+    """What a process leaves that was killed while these calls ran."""
+    calls = tuple(ToolCall(id=f"call_{n}", name=name, arguments={"n": n}) for n, name in enumerate(names))
+    state = AgentState(
+        run_id="r-1",
+        iteration=1,
+        messages=(Message.system("You are."), Message.user("go"), Message.assistant("I pay.", calls)),
+    )
+    store = open_store(url)
+    save, _ = build_save(state, store=url, thread_id="t", checkpoint_id="c1", created_at=1.0)
+    await store.save([save.evolve(entries=entries)])
+    await store.close()
+
+
+@pytest.mark.spec("OURS-1", "OURS-15")
+async def test_what_becomes_of_the_calls_of_a_turn_that_goes_on(runtime: Runtime, tmp_path: Path) -> None:
+    url, log = f"sqlite:///{tmp_path}/t.db", tmp_path / "log"
+
+    @tool
+    async def pay(n: int) -> str:
+        """A side effect."""
+        with log.open("a") as file:
+            file.write(f"{n}\n")
+        return f"paid {n}"
+
+    @tool(idempotent=True)
+    async def read(n: int) -> str:
+        """Safe to repeat."""
+        with log.open("a") as file:
+            file.write(f"{n}\n")
+        return f"read {n}"
+
+    await leave(
+        url,
+        ["pay", "pay", "pay", "read", "pay"],
+        (begun("call_0"), begun("call_1"), done("call_1", "paid then"), begun("call_3"), begun("call_4"), done("call_4", None)),
+    )
+    agent = Agent(ScriptedModel([text("never"), text("over")]), [pay, read], checkpointer=url)
+    result = await agent.continue_turn("t")
+    assert (result.message, result.run_id, result.metrics.iterations) == ("over", "r-1", 2)
+    unknown, *known = result.tool_executions
+    assert unknown.code == "outcome_unknown" and "Verify" in (unknown.error or "")
+    assert [call.result for call in known] == ["paid then", "paid 2", "read 3", "paid 4"]
+    assert sorted(log.read_text().split()) == ["2", "3", "4"]
+    assert [step.thought for step in result.reasoning_steps] == ["I pay."]
+    validate_history(result.messages)
+
+
+@pytest.mark.spec("LOOP-8")
+async def test_a_new_turn_gets_the_results_that_are_known(runtime: Runtime, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/t.db"
+    await leave(url, ["pay", "pay"], (begun("call_0"), begun("call_1"), done("call_1", "paid then")))
+    result = await Agent(ScriptedModel([text("hello")]), checkpointer=url).arun("again", thread_id="t")
+    first, second = (message.content for message in result.messages if message.role == "tool")
+    assert "outcome unknown" in (first or "") and second == "paid then"
+    validate_history(result.messages)
+
+
+@pytest.mark.parametrize("order", ["sequential", "completion"])
+async def test_hooks_see_results_that_come_from_the_journal(runtime: Runtime, tmp_path: Path, order: str) -> None:
+    class Redacts(Hook):
+        async def on_after_tool_call(self, event: Any) -> None:
+            event.result = (event.result or "").replace("secret", "***")
+
+    @tool
+    async def pay(n: int) -> str:
+        """A side effect."""
+        return "never"
+
+    url = f"sqlite:///{tmp_path}/t.db"
+    await leave(url, ["pay"], (begun("call_0"), done("call_0", "a secret")))
+    model = ScriptedModel([text("never"), text("over")])
+    agent = Agent(model, [pay], hooks=[Redacts()], tool_event_order=order, checkpointer=url)
+    result = await agent.continue_turn("t")
+    assert [call.result for call in result.tool_executions] == ["a ***"]
+
+
+@pytest.mark.spec("OURS-21")
+@pytest.mark.parametrize("execution", ["concurrent", "sequential"])
+async def test_no_body_runs_while_the_store_is_away(tmp_path: Path, execution: str) -> None:
+    ran: list[int] = []
+    connection = sqlite3.connect(tmp_path / "t.db", isolation_level=None)
+    url = f"sqlite:///{tmp_path}/t.db?timeout=0.1"
+
+    @tool
+    async def pay(n: int) -> str:
+        """A side effect; the first one takes the store away."""
+        ran.append(n)
+        if execution == "sequential":
+            connection.execute("BEGIN IMMEDIATE")
+        return "paid"
+
+    class Locks(Hook):
+        async def on_after_model_call(self, event: Any) -> None:
+            if execution == "concurrent":
+                connection.execute("BEGIN IMMEDIATE")
+
+    model = ScriptedModel([tool_calls(("pay", {"n": 1}), ("pay", {"n": 2})), text("never")])
+    agent = Agent(model, [pay], hooks=[Locks()], tool_execution=execution, checkpointer=url)
+    async with Runtime(inline=True) as runtime:
+        events: list[Any] = []
+        with pytest.raises(StoreUnavailable):
+            await agent.with_settings(callback_handler=events.append).arun("go", thread_id="t", runtime=runtime)
+    connection.execute("ROLLBACK")
+    connection.close()
+    assert ran == ([] if execution == "concurrent" else [1])
+    errors = [event.error for event in events if event.event_type == "tool_complete" and event.error]
+    assert errors and all("not run" in error for error in errors)
+
+
+@pytest.mark.case(15)
+@pytest.mark.spec("OURS-1", "OURS-15")
+async def test_a_turn_goes_on_in_another_process_when_its_driver_was_killed(runtime: Runtime, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    driver = await asyncio.create_subprocess_exec(sys.executable, str(DRIVER), str(tmp_path))
+    before = {"pay-1": 1, "read-1": 1, "pay-2": 1, "pay-3": 1, "read-2": 1}
+    async with asyncio.timeout(60):
+        while not log.exists() or Counter(log.read_text().split()) != before:
+            await asyncio.sleep(0.02)
+        while "paid 2" not in " ".join(await journal_of(f"sqlite:///{tmp_path}/t.db")):
+            await asyncio.sleep(0.02)
+    driver.send_signal(signal.SIGKILL)
+    await driver.wait()
+    result = await loaded(DRIVER).agent_in(tmp_path).continue_turn("t")
+    assert (result.message, result.metrics.iterations, result.metrics.model_calls) == ("done", 3, 3)
+    assert Counter(log.read_text().split()) == {**before, "read-2": 2}, "only what is safe to repeat ran again"
+    assert [call.result for call in result.tool_executions] == ["paid 1", "page 1", "paid 2", None, "page 2"]
+    assert result.tool_executions[3].code == "outcome_unknown"
+    validate_history(result.messages)
+
+
+def loaded(path: Path) -> Any:
+    """The module in a file, as one that actors get with the definitions in it."""
+    spec = importlib.util.spec_from_file_location("killed_driver", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.spec("OURS-2")
+async def test_what_an_answer_sets_off_is_not_done_twice(runtime: Runtime, tmp_path: Path) -> None:
+    url, log = f"sqlite:///{tmp_path}/t.db", tmp_path / "log"
+
+    @tool
+    async def book(ctx: ToolContext) -> str:
+        """Book once a person has agreed, and see what the journal says by then."""
+        agreed = ctx.interrupt("Book?")
+        with log.open("a") as file:
+            file.write(f"{agreed}\n")
+        return ", ".join(await journal_of(url))
+
+    agent = Agent(ScriptedModel([tool_call("book"), text("ok")]), [book], checkpointer=url)
+    assert (await agent.arun("go", thread_id="t")).stop_reason == "interrupted"
+    result = await agent.aresume("yes", thread_id="t")
+    assert [call.result for call in result.tool_executions] == ["begun"] and log.read_text() == "yes\n"
