@@ -2,6 +2,7 @@
 
 from .actor import CheckpointerActor
 from .delta import Baseline, build_save, fold, restore
+from .file import FileStore
 from .memory import MemoryStore
 from .registry import default_url, known_schemes, open_store, register_store, resolve_url
 from .sqlite import SqliteStore
@@ -10,6 +11,7 @@ from .store import SaveOutcome, Store
 __all__ = [
     "Baseline",
     "CheckpointerActor",
+    "FileStore",
     "MemoryStore",
     "SaveOutcome",
     "SqliteStore",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ...protocol.errors import ConfigurationError
+from .file import FileStore
 from .memory import MemoryStore
 from .sqlite import SqliteStore
 from .store import Store
@@ -36,7 +37,7 @@ def known_schemes() -> list[str]:
 
 
 def open_store(url: str) -> Store:
-    """The store that ``url`` names: ``memory://``, ``sqlite:///path?synchronous=normal``, or a registered scheme.
+    """The store that ``url`` names: ``memory://``, ``sqlite:///path``, ``file:///directory``, or a registered scheme.
 
     Raises:
         ConfigurationError: not a URL, an unknown scheme, or an unknown option.
@@ -75,3 +76,4 @@ def _factory(url: str) -> StoreFactory:
 
 register_store("memory", MemoryStore.from_url)
 register_store("sqlite", SqliteStore.from_url, file=True)
+register_store("file", FileStore.from_url, file=True)

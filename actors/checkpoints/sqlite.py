@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from pydantic_core import from_json
 
@@ -53,10 +53,9 @@ from .store import (
     encode_entries,
     encode_metadata,
 )
-from .url import StoreUrl
+from .url import StoreUrl, Synchronous
 
 _Answer = LeaseTaken | LeaseReleased | UmbelError
-Synchronous = Literal["normal", "full"]
 
 _NEWEST = "SELECT position, checkpoint_id, depth FROM umbel_checkpoints WHERE thread_id = ? ORDER BY position DESC LIMIT 1"
 _EXISTS = "SELECT 1 FROM umbel_checkpoints WHERE thread_id = ? AND checkpoint_id = ?"
@@ -121,11 +120,10 @@ class SqliteStore(Store):
         """The store of a URL; options are ``timeout``, ``synchronous`` and ``max_bytes``."""
         parsed = StoreUrl.parse(url)
         parsed.expect("timeout", "synchronous", "max_bytes")
-        synchronous: Synchronous = "normal" if parsed.choice("synchronous", "full", ("normal", "full")) == "normal" else "full"
         return cls(
             parsed.file(),
             timeout=parsed.number("timeout", 10.0),
-            synchronous=synchronous,
+            synchronous=parsed.synchronous(),
             max_bytes=int(parsed.number("max_bytes", MAX_STATE_BYTES)),
         )
 

@@ -92,6 +92,7 @@ class Store(ABC):
     async def history(self, thread_id: str, limit: int = 10) -> list[CheckpointLoaded]:
         """The newest ``limit`` checkpoints of a thread, newest first, without their states."""
 
+    @abstractmethod
     async def record(self, records: Sequence[RecordCalls]) -> list[RecordOutcome]:
         """Add to the journals of threads, in one transaction.
 
@@ -99,7 +100,6 @@ class Store(ABC):
             For each, in order, :class:`CallsRecorded`, or :class:`StaleWriter` when its token is smaller than the thread's, or
             the thread was deleted. An entry that is there already (same call and phase) changes nothing.
         """
-        raise NotImplementedError
 
     async def commit(self, writes: Sequence[Write]) -> list[WriteOutcome]:
         """Saves and records together; those of one thread in order. What :meth:`save` and :meth:`record` say holds.
@@ -116,6 +116,7 @@ class Store(ABC):
             outcomes |= zip(numbers, done, strict=True)
         return [outcomes[number] for number in range(len(writes))]
 
+    @abstractmethod
     async def lease(self, request: TakeLease) -> LeaseTaken:
         """Take or prolong the lease of a thread. Nothing need be stored in the thread yet.
 
@@ -123,30 +124,29 @@ class Store(ABC):
             ThreadBusy: another owner has it, its lease has not ended, and the request does not steal;
                 ``details`` hold ``owner`` and ``expires_at``.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def release(self, request: ReleaseLease) -> LeaseReleased:
         """Give a lease back. The thread's token stays, so that what its owner sent late is refused all the same."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def threads(self, request: ListThreads) -> ThreadsListed:
         """A page of threads. Deleted ones, and ones with a lease but no checkpoint, are not in it."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def delete(self, thread_id: str) -> ThreadDeleted:
         """Delete a thread, its journal and its lease, and leave a tombstone.
 
         Only a writer whose lease is newer than the deletion may begin the thread anew; every other is a ``StaleWriter``.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def collect(self, request: CollectGarbage) -> GarbageCollected:
         """Free space, a thread at a time, without keeping writers out for long.
 
         ``keep`` folds a thread's older checkpoints into the oldest that stays. A thread with a lease is left alone. Texts that
         no thread refers to any more go, too.
         """
-        raise NotImplementedError
 
     @abstractmethod
     async def close(self) -> None:

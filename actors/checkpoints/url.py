@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from urllib.parse import parse_qsl, quote, unquote
 
 from ...protocol.errors import ConfigurationError
+
+Synchronous = Literal["normal", "full"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,10 @@ class StoreUrl:
         if value not in known:
             raise ConfigurationError(f"{self.scheme}:// option {option}={value!r} is none of {', '.join(known)}")
         return value
+
+    def synchronous(self) -> Synchronous:
+        """How long a save waits for the disk; ``full`` unless the URL says otherwise."""
+        return "normal" if self.choice("synchronous", "full", ("normal", "full")) == "normal" else "full"
 
     def file(self) -> Path:
         """The place as an absolute path: ``sqlite:///relative``, ``sqlite:////absolute`` or ``sqlite:///~/home``."""

@@ -28,10 +28,10 @@ def save() -> SaveMaker:
     return _save
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "file"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Every store, one after the other: what a test with this fixture shows holds for all of them."""
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/deep/er/checkpoints.sqlite"
+    return "memory://" if request.param == "memory" else f"{request.param}:///{tmp_path}/deep/er/checkpoints?synchronous=normal"
 
 
 @pytest.fixture

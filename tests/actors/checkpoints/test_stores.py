@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from umbel.actors.checkpoints import MemoryStore, SqliteStore
+from umbel.actors.checkpoints import FileStore, MemoryStore, SqliteStore
 from umbel.actors.checkpoints.conformance import StoreConformance
 
 
@@ -30,9 +30,20 @@ class TestMemoryStore(StoreTests):
 class TestSqliteStore(StoreTests):
     @pytest.fixture
     async def store(self, tmp_path: Path) -> AsyncIterator[SqliteStore]:
-        store = SqliteStore(tmp_path / "deep" / "checkpoints.sqlite")
+        store = SqliteStore(tmp_path / "deep" / "checkpoints.sqlite", synchronous="normal")
         yield store
         await store.close()
 
     def address(self, store: SqliteStore) -> str:
-        return f"sqlite:///{store.path}"
+        return f"sqlite:///{store.path}?synchronous=normal"
+
+
+class TestFileStore(StoreTests):
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[FileStore]:
+        store = FileStore(tmp_path / "deep" / "store", synchronous="normal")
+        yield store
+        await store.close()
+
+    def address(self, store: FileStore) -> str:
+        return f"file:///{store.path}?synchronous=normal"
