@@ -137,7 +137,10 @@ class RayBackend:
             self._guards.pop(ended, None)
         me = Identity(self._actors.namespace, f"{self._name}-{next(self._numbers)}", self._actors.secret)
         peers = [*(f"{SUPERVISOR}/default/{shard}" for shard in range(self._shards)), f"{CHECKPOINTER}/default/0"]
-        self._links[loop] = [(loop, Link(me.name, time.time_ns(), peer, RayTransport(me, peer), eager=True)) for peer in peers]
+        patience = self._shape.patience_seconds
+        self._links[loop] = [
+            (loop, Link(me.name, time.time_ns(), peer, RayTransport(me, peer), eager=True, patience=patience)) for peer in peers
+        ]
         self._guards[loop] = await at_loop_end(self.close_here)
         return self._links[loop]
 

@@ -89,7 +89,7 @@ class RestartWatch:
         while not self._over.wait(LOOK_SECONDS):
             try:
                 self._look()
-            except Exception as error:  # what is asked is not a public part of Ray: runs must go on without it
+            except Exception as error:  # noqa: BLE001 - what is asked is not a public part of Ray: runs must go on without it
                 if not self._over.is_set():
                     logger.warning("the restarts of actors are not watched any more: %s: %s", type(error).__name__, error)
                 return
@@ -129,12 +129,12 @@ def too_often(name: str, intensity: Intensity, reason: str) -> RestartsExceeded:
 def restarts_of(handle: Any) -> tuple[int, int]:
     """How often Ray has restarted an actor, and the process id it last had."""
     from ray._private.state import state
-    from ray.core.generated import gcs_pb2
+    from ray.core.generated import gcs_pb2  # its classes are made when it is imported
 
     raw = state._connect_and_get_accessor().get_actor_info(handle._actor_id)
     if raw is None:
         return 0, 0
-    record = gcs_pb2.ActorTableData.FromString(raw)
+    record = gcs_pb2.ActorTableData.FromString(raw)  # type: ignore[attr-defined]
     return record.num_restarts, record.pid
 
 
@@ -143,8 +143,8 @@ def last_words(pids: Collection[int]) -> str:
     from ray._private.state import state
     from ray.core.generated import gcs_pb2
 
-    accessor = state._connect_and_get_accessor()
-    known = [gcs_pb2.WorkerTableData.FromString(raw) for raw in accessor.get_worker_table()]
+    accessor, parse = state._connect_and_get_accessor(), gcs_pb2.WorkerTableData.FromString  # type: ignore[attr-defined]
+    known = [parse(raw) for raw in accessor.get_worker_table()]
     ended = [record for record in known if record.pid in pids and record.exit_detail]
     if not ended:
         return "unknown"

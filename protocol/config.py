@@ -59,6 +59,8 @@ class Topology(Settings):
         max_restarts: an actor that dies more often than that within ``restart_window_seconds`` is given up: runs that need
             it end with ``RestartsExceeded`` instead of waiting for it again.
         restart_window_seconds: the window in which restarts are counted.
+        patience_seconds: how long an actor that is away (its node is lost, the cluster has no room for it) is waited for;
+            then what needs it fails. Give a cluster that grows by itself the time that a new node takes.
     """
 
     supervisors: int | None = Field(default=None, ge=1)
@@ -70,6 +72,7 @@ class Topology(Settings):
     max_recoveries: int = Field(default=5, ge=0)
     max_restarts: int = Field(default=20, ge=0)
     restart_window_seconds: float = Field(default=60.0, gt=0)
+    patience_seconds: float = Field(default=120.0, gt=0)
 
 
 class AgentConfig(Settings):

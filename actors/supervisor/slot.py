@@ -94,6 +94,7 @@ def complete(run: Run, slot: Slot) -> None:
             tool_call_id=slot.call.id,
             result=result.content if result.error is None else None,
             error=result.error,
+            code=result.code,
             duration_ms=result.duration_ms,
             structured_content=result.structured_content,
             content_blocks=result.content_blocks,

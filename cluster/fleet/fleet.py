@@ -176,7 +176,7 @@ class Fleet:
         """How to wait for the actors, where there are any."""
         if self._runtime is None and not isinstance(self._agent, actors.Runnable):
             return None
-        return getattr(self._runtime or actors.current_runtime(), "ready", None)
+        return getattr(self._runtime or current_runtime(), "ready", None)
 
     def _settings(self, limit: int | None, keep: bool | None, out: Path | None) -> Settings:
         return Settings(

@@ -1,0 +1,90 @@
+"""What must hold after any sequence of kills. Each rule raises ``AssertionError`` with what broke it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from umbel.events import Event, TerminateEvent, ToolCompleteEvent
+
+from .effects import Call, Effects, Row
+
+UNKNOWN = {"outcome_unknown", "tool_crashed"}  # the executor died; or only the worker process of the call
+
+
+@dataclass
+class Witness:
+    """Everything that the runs said, as the caller received it.
+
+    Attributes:
+        events: by run, in the order of arrival.
+        completed: calls whose end was heard of: nanoseconds of the monotonic clock, and the event.
+    """
+
+    events: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
+    completed: dict[Call, tuple[int, ToolCompleteEvent]] = field(default_factory=dict)
+
+    def hear(self, event: Event, now: int) -> None:
+        """Take in an event that arrived at ``now``."""
+        self.events[event.run_id].append(event)
+        if isinstance(event, ToolCompleteEvent):
+            self.completed.setdefault((event.run_id, event.tool_call_id), (now, event))
+
+    @property
+    def ended(self) -> set[str]:
+        """Runs that came to their own end."""
+        return {run for run, events in self.events.items() if isinstance(events[-1], TerminateEvent)}
+
+
+def every_task_has_one_result(out: Path, tasks: Iterable[str]) -> None:
+    """None is lost, none doubled, and all are well: kills are the only trouble, and there are attempts enough."""
+    lines = [json.loads(line) for line in out.read_bytes().splitlines()]
+    counts = Counter(line["id"] for line in lines)
+    assert not [task for task, count in counts.items() if count > 1], f"doubled: {counts.most_common(3)}"
+    assert counts.keys() == set(tasks), f"lost: {sorted(set(tasks) - counts.keys())[:5]}"
+    bad = [line for line in lines if line["status"] != "ok"]
+    assert not bad, f"{len(bad)} tasks did not succeed: {bad[:3]}"
+
+
+def streams_are_gapless(witness: Witness) -> None:
+    """The events of every run are numbered 0, 1, 2... as they come."""
+    for run, events in witness.events.items():
+        numbers = [event.seq for event in events]
+        assert numbers == list(range(len(numbers))), f"run {run}: events {numbers}"
+
+
+def nothing_final_happens_twice(effects: Effects) -> None:
+    """A call that must not be repeated began at most once."""
+    for call, rows in effects.by_call().items():
+        begun = [row for row in rows if row.phase == "begun"]
+        assert rows[0].idempotent or len(begun) == 1, f"call {call} was executed {len(begun)} times: {begun}"
+
+
+def nothing_happens_after_its_record(effects: Effects, witness: Witness) -> None:
+    """No effect begins again once the result of its call was told, not even one that may be repeated."""
+    for row in effects.rows:
+        told = witness.completed.get((row.run, row.call))
+        late = row.phase == "begun" and told is not None and row.at > told[0]
+        assert not late, f"{row} began after its result was known: {told}"
+
+
+def unknown_outcomes_are_reported(effects: Effects, witness: Witness) -> None:
+    """A call that must not be repeated and did not end says that nobody knows; one that reports success did end, once."""
+    calls = effects.by_call()
+    for call, rows in calls.items():
+        if rows[0].idempotent or call[0] not in witness.ended:
+            continue
+        assert call in witness.completed, f"nobody heard of the end of {rows}"
+        event = witness.completed[call][1]
+        if not _done(rows):
+            assert event.code in UNKNOWN, f"{rows} did not end, and its event is {event}"
+    for call, (_, event) in witness.completed.items():
+        if event.error is None:
+            assert _done(calls.get(call, [])), f"{event} reports a success that never was"
+
+
+def _done(rows: list[Row]) -> bool:
+    return any(row.phase == "done" for row in rows)
