@@ -41,13 +41,13 @@ from ..protocol.storage import (
     ThreadsListed,
 )
 from .checkpoints.delta import Baseline, build_save, restore
+from .checkpoints.facts import amended, of_a_fork
 
 Ask = Callable[[Frozen], Awaitable[Any]]
 Said = Message | Mapping[str, Any] | str
 LEASE_SECONDS = 30.0
 ATTEMPTS = 3  # checkpointers asked before the loss of one is an error
 PAGE = 500
-FACT_LENGTH = 256
 logger = logging.getLogger("umbel.threads")
 
 
@@ -136,7 +136,7 @@ class Threads:
             state = source.state.evolve(
                 messages=(*source.state.messages, *said), metadata={**source.state.metadata, **(metadata or {})}
             )
-            facts = {**searchable(metadata or {}), **loaded.metadata, "updated_from": loaded.checkpoint_id}
+            facts = {**amended(loaded.metadata, state.metadata), "updated_from": loaded.checkpoint_id}
             return await self._save(thread_id, state, token, head, facts)
 
     async def fork(self, thread_id: str, new_thread_id: str | None = None, *, checkpoint_id: str | None = None) -> str:
@@ -156,7 +156,7 @@ class Threads:
         if target == thread_id:
             raise ConfigurationError(f"a fork of thread {thread_id!r} needs another name than its own")
         loaded, source = await self._baseline(thread_id, checkpoint_id)
-        facts = {**loaded.metadata, "forked_from": thread_id, "forked_checkpoint": loaded.checkpoint_id}
+        facts = of_a_fork(loaded.metadata, thread_id, loaded.checkpoint_id)
         async with self.lease(target) as token:
             if await self.exists(target):
                 raise CheckpointConflict(f"thread {target!r} exists; give the fork another name", thread_id=target)
@@ -316,15 +316,6 @@ def missing(store: str, thread_id: str, checkpoint_id: str | None = None) -> Che
         thread_id=thread_id,
         checkpoint_id=checkpoint_id,
     )
-
-
-def searchable(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a conversation's metadata what its checkpoints can be searched by: short texts, numbers, yes and no."""
-    return {
-        key: value
-        for key, value in metadata.items()
-        if value is None or isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= FACT_LENGTH)
-    }
 
 
 def read_messages(said: Said | Iterable[Said]) -> tuple[Message, ...]:

@@ -65,6 +65,7 @@ class Cell:
         self.mailbox = Mailbox(name, epoch, capacity=topology.max_runs, linger=linger)
         self.directory = Directory(name, epoch, self.mailbox, roles, topology, connect, definitions)
         self._closers: list[Callable[[], Any]] = [self.directory.close]
+        self._runs: Callable[[], int] = lambda: 0
         self.mailbox.on(Define, definitions.define)
         self.mailbox.on(Ping, self._ping)
         if SUPERVISOR in roles:
@@ -73,6 +74,7 @@ class Cell:
             self.mailbox.on(CancelRun, supervisor.cancel)
             self.mailbox.on(LoadInterrupts, supervisor.interrupts)
             self.stop_runs = supervisor.stop_runs
+            self._runs = lambda: supervisor.active
         if AGENT in roles:
             agent = AgentActor(definitions)
             self.mailbox.on(ThinkRequest, agent.think)
@@ -103,7 +105,8 @@ class Cell:
         """What this process is doing."""
         links = {name: dict(link.stats) for name, link in self.directory.links.items()}
         rss = psutil.Process().memory_info().rss
-        return Pong(epoch=self.mailbox.epoch, pid=os.getpid(), busy=self.mailbox.busy, rss_bytes=rss, stats={"links": links})
+        stats = {"links": links, "runs": self._runs()}
+        return Pong(epoch=self.mailbox.epoch, pid=os.getpid(), busy=self.mailbox.busy, rss_bytes=rss, stats=stats)
 
 
 class Directory:

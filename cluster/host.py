@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Awaitable, Sequence
@@ -46,20 +47,31 @@ class Host:
         logs: how it logs (``LogSettings``), as JSON.
         secret: what peers must know to connect directly.
         address: where to listen for them; None is this node's own.
+        detached: the runtime outlives the driver that started it.
     """
 
     def __init__(
-        self, namespace: str, name: str, roles: list[str], topology: str, logs: str, secret: bytes, address: str | None
+        self,
+        namespace: str,
+        name: str,
+        roles: list[str],
+        topology: str,
+        logs: str,
+        secret: bytes,
+        address: str | None,
+        detached: bool = False,
     ) -> None:
         self._epoch = time.time_ns()
         mark_process("an actor of a runtime")
+        self._settings = {"topology": topology, "secret": secret.hex(), "detached": detached}
         self._log = open_log(LogSettings.model_validate_json(logs), namespace, name)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listening: asyncio.Task[tuple[str, int]] | None = None
+        self._node = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # of Ray
         shape = Topology.model_validate_json(topology)
         identity = Identity(namespace, name, secret)
         self._cell = Cell(name, self._epoch, roles, shape, lambda peer: RayTransport(identity, peer), Definitions())
-        self._server = FrameServer(self._cell.mailbox, secret, address or str(ray.util.get_node_ip_address()))  # type: ignore[no-untyped-call]  # of Ray
+        self._server = FrameServer(self._cell.mailbox, secret, address or self._node)
         relax(COLLECT_AFTER)
 
     async def hello(self) -> tuple[int, str, int]:
@@ -83,7 +95,13 @@ class Host:
     @ray.method(concurrency_group="ctl")
     async def report(self) -> str:
         report = self._cell.report()
-        return report.evolve(stats={**report.stats, "log": self._log.facts()}).model_dump_json()
+        stats = {**report.stats, "log": self._log.facts(), "node": self._node, "detached": self._settings["detached"]}
+        return report.evolve(stats=stats).model_dump_json()
+
+    @ray.method(concurrency_group="ctl")
+    async def settings(self) -> str:
+        """What a driver must know to join this runtime, as JSON; whoever may call actors of the cluster may know it."""
+        return json.dumps(self._settings)
 
     async def close(self) -> None:
         await self._server.close()

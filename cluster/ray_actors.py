@@ -17,9 +17,9 @@ from typing import Any
 from ..protocol.config import Placement, Topology
 from ..protocol.errors import ConfigurationError, DeadlineExceeded, RestartsExceeded, UmbelError
 from .cell import AGENT, CHECKPOINTER, SUPERVISOR, TOOLS
-from .local_ray import Watcher, start_ray
+from .local_ray import Watcher, is_joined, start_ray
 from .logs import LogSettings, prune, summary
-from .restarts import Intensity, RestartWatch
+from .restarts import Intensity, RestartWatch, restarts_of
 
 logger = logging.getLogger("umbel.runtime")
 START_SECONDS = 120.0
@@ -37,20 +37,39 @@ class RayActors:
         namespace: first part of their names.
         address: of a Ray cluster; see :func:`connect`.
         options: for ``ray.init``.
+        detached: the actors outlive this driver; where actors of this name run already, they are joined.
+
+    Attributes:
+        shape: the topology; of a runtime that was joined, the one that it was started with.
+        secret: what its processes must know to connect to each other.
+
+    Raises:
+        ConfigurationError: no cluster answers, the namespace is in use, or it cannot outlive this process.
     """
 
-    def __init__(self, topology: Topology, namespace: str, address: str | None, options: dict[str, Any]) -> None:
+    def __init__(
+        self, topology: Topology, namespace: str, address: str | None, options: dict[str, Any], *, detached: bool = False
+    ) -> None:
         self.namespace = namespace
         self.secret = secrets.token_bytes(32)
-        self._shape = topology
+        self.shape = topology
+        self._detached = detached
         self._logs = LogSettings.from_environment()
         self._handles: dict[str, Any] = {}
         self._pools: set[str] = set()
         self._lock = threading.Lock()
         self._given_up: dict[str, RestartsExceeded] = {}
         self._owns_ray, self._watcher = connect(address, options)
-        self._create_default()
+        try:
+            if detached:
+                self._join_or_begin()
+            self._create_default()
+        except BaseException:  # also Ctrl-C: a Ray that was started for nothing ends again
+            self._leave_ray()
+            raise
         limit = Intensity(topology.max_restarts, topology.restart_window_seconds)
+        for name, handle in self._handles.items() if detached else ():
+            limit.begin(name, restarts_of(handle)[0])
         self._restarts = RestartWatch(lambda: dict(self._handles), limit, time.monotonic, self._given_up.__setitem__)
 
     def ensure_pools(self, definition: Any) -> None:
@@ -114,30 +133,64 @@ class RayActors:
         return {name: json.loads(ray.get(handle.report.remote())) for name, handle in sorted(self._handles.items())}
 
     def shut_down(self) -> None:
-        """End the actors, and Ray if it was started here; blocks for a moment."""
+        """End the actors (detached ones go on), and Ray if it was started here; blocks for a moment."""
         import ray
 
         self._restarts.close()
+        if self._detached:
+            self._handles.clear()
+            self._leave_ray()
+            return
         if ray.is_initialized():
             self._sum_up_logs()
             closing = [handle.close.remote() for handle in self._handles.values()]
             ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)  # they end workers, close stores
         if self._owns_ray:
-            ray.shutdown()
-            if self._watcher is not None:
-                self._watcher.finish()
+            self._leave_ray()
         elif ray.is_initialized():
             for handle in self._handles.values():
                 ray.kill(handle)
         self._handles.clear()
 
+    def _leave_ray(self) -> None:
+        import ray
+
+        if self._owns_ray:
+            ray.shutdown()
+            if self._watcher is not None:
+                self._watcher.finish()
+
+    def _join_or_begin(self) -> None:
+        """Whoever creates the first supervisor decides on the topology and the secret; everybody else takes them over.
+
+        Raises:
+            ConfigurationError: this Ray ends with this process, or the namespace belongs to another driver.
+        """
+        import ray
+
+        if not is_joined():
+            raise ConfigurationError(
+                "a detached runtime needs a Ray that outlives this process: start it with 'ray start --head', give its address"
+            )
+        first = f"{SUPERVISOR}/default/0"
+        self._create(first, self._supervisor_roles())
+        settings = json.loads(ray.get(self._handles[first].settings.remote(), timeout=START_SECONDS))
+        if not settings["detached"]:
+            raise ConfigurationError(
+                f"{self.namespace!r} is in use by a driver whose runtime is not detached; choose another name"
+            )
+        self.secret = bytes.fromhex(settings["secret"])
+        self.shape = Topology.model_validate_json(settings["topology"])
+
+    def _supervisor_roles(self) -> list[str]:
+        return [SUPERVISOR, *([AGENT] if self.shape.colocate_agents else [])]
+
     def _create_default(self) -> None:
         import ray
 
-        shape = self._shape
-        beside = [AGENT] if shape.colocate_agents else []
+        shape = self.shape
         for shard in range(shape.supervisors or 1):
-            self._create(f"{SUPERVISOR}/default/{shard}", [SUPERVISOR, *beside])
+            self._create(f"{SUPERVISOR}/default/{shard}", self._supervisor_roles())
         for shard in range(0 if shape.colocate_agents else shape.agents):
             self._create(f"{AGENT}/default/{shard}", [AGENT])
         for shard in range(shape.tool_executors):
@@ -159,16 +212,27 @@ class RayActors:
         options: dict[str, Any] = {**OPTIONS, "name": actor_name(self.namespace, name), "namespace": NAMESPACE}
         if placement is not None:
             options |= {"num_cpus": placement.cpus, "num_gpus": placement.gpus, "resources": dict(placement.resources)}
+        if self._detached:
+            options |= {"lifetime": "detached", "get_if_exists": True}
         actor: Any = Host
-        self._handles[name] = actor.options(**options).remote(
-            self.namespace,
-            name,
-            roles,
-            self._shape.model_dump_json(),
-            self._logs.model_dump_json(),
-            self.secret,
-            LOOPBACK if self._watcher is not None else None,  # a local Ray has no other machine
-        )
+        try:
+            self._handles[name] = actor.options(**options).remote(
+                self.namespace,
+                name,
+                roles,
+                self.shape.model_dump_json(),
+                self._logs.model_dump_json(),
+                self.secret,
+                LOOPBACK if self._watcher is not None else None,  # a local Ray has no other machine
+                self._detached,
+            )
+        except ValueError as error:
+            if "already taken" not in str(error):
+                raise
+            raise ConfigurationError(
+                f"the namespace {self.namespace!r} is in use on this cluster: choose another, or join a detached runtime "
+                "with detached=True"
+            ) from None
 
     def _sum_up_logs(self) -> None:
         """One line about what the actors logged; those that do not answer at once are left out."""

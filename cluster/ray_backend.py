@@ -14,7 +14,7 @@ from typing import Any
 from ..actors.link import Link
 from ..protocol.commands import CancelRun, StartRun
 from ..protocol.config import Topology
-from ..protocol.errors import PeerLost, RuntimeClosed, UmbelError
+from ..protocol.errors import ConfigurationError, PeerLost, RuntimeClosed, UmbelError
 from ..protocol.messages import Frozen
 from ..protocol.results import RunOutcome
 from .cell import CHECKPOINTER, SUPERVISOR, shard_of
@@ -29,19 +29,27 @@ Shard = tuple[asyncio.AbstractEventLoop, Link]  # the link to a supervisor (or, 
 class RayBackend:
     """Runs agents on the actors of a Ray cluster. May be used from any number of threads and event loops."""
 
-    def __init__(self, topology: Topology, address: str | None, namespace: str | None, options: dict[str, Any]) -> None:
-        self._shape = shape = settled(topology)
-        self._shards = shape.supervisors or 1
-        self._actors = RayActors(shape, namespace or f"run-{uuid.uuid4().hex[:8]}", address, options)
+    def __init__(
+        self,
+        topology: Topology | None,
+        address: str | None,
+        namespace: str | None,
+        options: dict[str, Any],
+        *,
+        detached: bool = False,
+    ) -> None:
+        name = namespace or f"run-{uuid.uuid4().hex[:8]}"
+        self._actors = RayActors(settled(topology or Topology()), name, address, options, detached=detached)
+        if topology is not None:
+            check_shape(topology, self._actors)
+        self._shards = self._actors.shape.supervisors or 1
         self._name = f"driver-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._numbers = itertools.count(1)
         self._blobs: dict[str, bytes] = {}
         self._links: dict[asyncio.AbstractEventLoop, list[Shard]] = {}
         self._guards: dict[asyncio.AbstractEventLoop, Any] = {}
         self._running: dict[str, Shard] = {}
-        self._stopped: set[str] = (
-            set()
-        )  # of those, the ones that were cancelled: a supervisor may have died before it heard of it
+        self._stopped: set[str] = set()  # of those: cancelled, which a supervisor that died may not have heard
         self._closed = False
 
     def register(self, definition: Any) -> str:
@@ -61,7 +69,7 @@ class RayBackend:
         link.define(request.definition, self._blobs.__getitem__)
         try:
             if request.thread_id is not None and definition.checkpointer is not None:
-                return self._explained(await recovering(link, request, on_event, self._shape, self._stopped))
+                return self._explained(await recovering(link, request, on_event, self._actors.shape, self._stopped))
             return self._explained((await link.request(request, on_partial=on_event)).outcome)
         except PeerLost as lost:
             raise self._actors.explain(lost.to_wire()) or lost from None
@@ -156,3 +164,20 @@ def settled(topology: Topology) -> Topology:
     if topology.supervisors is not None:
         return topology
     return topology.model_copy(update={"supervisors": (os.cpu_count() or 1) if topology.colocate_agents else 1})
+
+
+def check_shape(wanted: Topology, actors: RayActors) -> None:
+    """Refuse a topology that was asked for, when a runtime that was joined has another.
+
+    Raises:
+        ConfigurationError: names what differs.
+    """
+    having = actors.shape
+    fields = {name: getattr(wanted, name) for name in sorted(wanted.model_fields_set) if getattr(wanted, name) is not None}
+    other = [f"{name}={getattr(having, name)}" for name, value in fields.items() if value != getattr(having, name)]
+    if other:
+        actors.shut_down()
+        raise ConfigurationError(
+            f"the runtime {actors.namespace!r} was started with {', '.join(other)}: join it without a topology, or end it first"
+            f" ('umbel down {actors.namespace}')"
+        )

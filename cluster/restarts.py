@@ -35,6 +35,10 @@ class Intensity:
         self._seen: dict[str, int] = {}
         self._recent: dict[str, deque[tuple[float, int]]] = {}
 
+    def begin(self, name: str, restarts: int) -> None:
+        """An actor that is older than this count has been restarted ``restarts`` times before it."""
+        self._seen[name] = restarts
+
     def exceeded(self, name: str, restarts: int, now: float) -> bool:
         """Take in that an actor has been restarted ``restarts`` times in its life; whether that was too often lately.
 

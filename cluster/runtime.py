@@ -14,7 +14,7 @@ from ..actors.runnable import in_own_thread
 from ..actors.runtime_port import provide_runtime
 from ..protocol.commands import StartRun
 from ..protocol.config import Topology
-from ..protocol.errors import RuntimeClosed
+from ..protocol.errors import ConfigurationError, RuntimeClosed
 from ..protocol.messages import Frozen
 from ..protocol.results import RunOutcome
 from .collector import relax
@@ -50,6 +50,8 @@ class Runtime:
         address: of an existing Ray cluster; ``"local"`` always starts a new one; None finds or starts one.
         topology: which actors exist.
         namespace: first part of the actors' names; None makes one up, so that runtimes do not meet.
+        detached: on an existing cluster, start actors that outlive this process, or join those of this ``namespace`` that
+            run already; closing leaves them running. ``umbel ps`` lists them, ``umbel down NAMESPACE`` ends them.
         **ray_options: passed to ``ray.init``.
     """
 
@@ -63,12 +65,18 @@ class Runtime:
         address: str | None = None,
         topology: Topology | None = None,
         namespace: str | None = None,
+        detached: bool = False,
         **ray_options: Any,
     ) -> None:
+        if detached and (inline or namespace is None):
+            raise ConfigurationError(
+                "a detached runtime is on a Ray cluster and has a name: Runtime(namespace=..., detached=True)"
+            )
         self._inline = inline
         self._address = address
-        self._topology = topology or Topology()
+        self._topology = topology
         self._namespace = namespace
+        self._detached = detached
         self._ray_options = ray_options
         self._backend: Backend | None = None
         self._closed = False
@@ -148,7 +156,7 @@ class Runtime:
         return in_own_thread(lambda: asyncio.run(job))
 
     def close(self) -> None:
-        """Stop the actors, and the local Ray if this runtime started it. May be called twice."""
+        """Stop the actors (detached ones go on), and the local Ray if this runtime started it. May be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -189,10 +197,10 @@ class Runtime:
     def _start(self) -> Backend:
         relax()
         if self._inline:
-            return InlineBackend(self._topology)
+            return InlineBackend(self._topology or Topology())
         from .ray_backend import RayBackend
 
-        return RayBackend(self._topology, self._address, self._namespace, self._ray_options)
+        return RayBackend(self._topology, self._address, self._namespace, self._ray_options, detached=self._detached)
 
     def _end(self) -> None:
         """Close when the interpreter ends: executors take no more work then, so not by way of an event loop."""

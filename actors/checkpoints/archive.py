@@ -20,6 +20,7 @@ from ...protocol.storage import JournalEntry
 from .delta import restore
 
 FORMAT: Literal["umbel-thread"] = "umbel-thread"
+_LINE_ENDS = {ord(character): f"\\u{ord(character):04x}" for character in "\x85\u2028\u2029"}
 
 
 class ThreadRecord(Frozen):
@@ -69,6 +70,10 @@ class ThreadRecord(Frozen):
             state_version=AgentState.schema_version,
             state=baseline.state,
         )
+
+    def to_line(self) -> str:
+        """The record as a line. Characters that some programs take for the end of one are written as escapes."""
+        return self.model_dump_json().translate(_LINE_ENDS) + "\n"
 
 
 def read_records(lines: Iterable[str], source: str) -> Iterator[ThreadRecord]:

@@ -15,6 +15,7 @@ from ...protocol.messages import Message, ToolCall, ToolResult
 from ...protocol.state import AgentState
 from ...protocol.storage import JournalEntry
 from ..checkpoints.delta import Baseline, build_save, restore
+from ..checkpoints.facts import searchable
 from .asking import ask_checkpointer
 from .backlog import Backlog
 from .lease import take
@@ -262,9 +263,14 @@ async def write(run: Run, step: Step, release: str | None = None) -> None:
 
 
 def facts(run: Run, reason: str | None, ending: dict[str, Any] | None) -> dict[str, Any]:
-    """The metadata of a checkpoint: whose it is, and how its segment ended."""
+    """The metadata of a checkpoint: whose it is, how its segment ended, and what its thread can be found by."""
     known = {"run_id": run.id, "segment": run.request.run_id, "finished": reason is not None, "reason": reason}
-    return {**known, "model_calls": run.model_calls, **({} if ending is None else {"ending": ending})}
+    return {
+        **searchable(run.state.metadata),
+        **known,
+        "model_calls": run.model_calls,
+        **({} if ending is None else {"ending": ending}),
+    }
 
 
 async def commit(run: Run, message: SaveCheckpoint, baseline: Baseline) -> None:

@@ -10,6 +10,7 @@ from . import fleet, threads
 from .demo import demo
 from .doctor import doctor
 from .run import run
+from .services import down, ps
 
 app = typer.Typer(
     name="umbel",
@@ -23,6 +24,8 @@ app.add_typer(threads.app, name="threads")
 app.command("run")(run)
 app.command("doctor")(doctor)
 app.command("demo")(demo)
+app.command("ps")(ps)
+app.command("down")(down)
 
 
 def _version(wanted: bool) -> None:

@@ -30,7 +30,7 @@ async def export_threads(threads: Threads, ids: AsyncIterator[str], out: IO[str]
     count = 0
     async for thread_id in ids:
         record = ThreadRecord.of(thread_id, await threads.load(thread_id))
-        out.write(record.model_dump_json() + "\n")
+        out.write(record.to_line())
         count += 1
     return count
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 if TYPE_CHECKING:
     from ...protocol.commands import CheckpointLoaded
@@ -18,6 +21,11 @@ COUNTERS = (
     "cost_usd_used", "confidence", "completion_mode",
 )  # fmt: skip
 PREVIEW = 600
+
+
+def show_json(value: Any) -> None:
+    """``value`` on stdout, as one line."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
 
 
 def thread_facts(
@@ -139,4 +147,5 @@ def _said(message: Message) -> str:
 
 
 def _facts(metadata: dict[str, Any]) -> str:
-    return printable(" ".join(f"{key}={value}" for key, value in metadata.items()))
+    """Metadata in a line; what has parts is left to ``--json``."""
+    return printable(" ".join(f"{key}={value}" for key, value in metadata.items() if not isinstance(value, dict | list)))

@@ -6,7 +6,6 @@ An administration tool: it opens the store itself, without Ray and without an ag
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from pathlib import Path
@@ -65,7 +64,7 @@ def list_threads(
     """  # noqa: D301 - typer needs the real \b
     set_up_logging(verbose)
     from .thread_store import opened, read_where, store_url
-    from .thread_views import thread_table
+    from .thread_views import show_json, thread_table
 
     url, facts = store_url(store), read_where(where or [])
 
@@ -109,7 +108,7 @@ def show(
     set_up_logging(verbose)
     from ...actors.checkpoints import restore
     from .thread_store import opened, store_url
-    from .thread_views import thread_facts, thread_text
+    from .thread_views import show_json, thread_facts, thread_text
 
     url = store_url(store)
 
@@ -149,6 +148,7 @@ def fork(
     """  # noqa: D301 - typer needs the real \b
     set_up_logging(verbose)
     from .thread_store import opened, store_url
+    from .thread_views import show_json
 
     url = store_url(store)
 
@@ -191,6 +191,7 @@ def export(
     from ...protocol.errors import ConfigurationError
     from .thread_files import chosen, export_threads, written_whole
     from .thread_store import opened, read_where, store_url
+    from .thread_views import show_json
 
     if as_json and out is None:
         raise ConfigurationError("--json says what was written to a file: give it with --out; the lines are JSON anyway")
@@ -233,6 +234,7 @@ def import_(
     set_up_logging(verbose, quiet=quiet)
     from .thread_files import import_threads, read_twice
     from .thread_store import opened, store_url
+    from .thread_views import show_json
 
     url = store_url(store, may_be_new=True)
 
@@ -269,6 +271,7 @@ def remove(
     """  # noqa: D301 - typer needs the real \b
     set_up_logging(verbose)
     from .thread_store import opened, store_url
+    from .thread_views import show_json
 
     url = store_url(store)
     confirm(f"Delete {len(ids)} {'thread' if len(ids) == 1 else 'threads'} for good?", yes=yes)
@@ -312,6 +315,7 @@ def collect(
     """  # noqa: D301 - typer needs the real \b
     set_up_logging(verbose)
     from .thread_store import opened, read_duration, store_url
+    from .thread_views import show_json
 
     url, seconds = store_url(store), read_duration(older_than, "--older-than")
     if seconds is not None and not dry_run:
@@ -358,12 +362,12 @@ def confirm(question: str, *, yes: bool) -> None:
 
     if yes:
         return
-    if not sys.stdin.isatty():
+    if not is_terminal():
         raise ConfigurationError("this deletes, and there is no terminal to ask on: say so with --yes")
     if not typer.confirm(question, err=True):
         raise typer.Exit(FAILED)
 
 
-def show_json(value: Any) -> None:
-    """``value`` on stdout."""
-    typer.echo(json.dumps(value, ensure_ascii=False))
+def is_terminal() -> bool:
+    """Whether somebody can be asked."""
+    return sys.stdin.isatty()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from umbel import Agent, AgentState, Message, Runtime, ToolContext, tool
+from umbel.actors.checkpoints.facts import amended, of_a_fork, searchable
 from umbel.actors.threads import LEASE_SECONDS, Threads, read_messages
 from umbel.errors import (
     CheckpointConflict,
@@ -197,6 +198,33 @@ def test_what_is_no_message_is_refused_by_its_place() -> None:
         read_messages([3])  # type: ignore[list-item]
 
 
+@pytest.mark.spec("OURS-15", "MEM-44")
+async def test_a_running_turn_is_not_overwritten(runtime: Runtime, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    @tool
+    async def wait(gate: str) -> str:
+        """Wait for a file."""
+        await asyncio.to_thread(Path(f"{gate}.begun").touch)
+        while not await asyncio.to_thread(Path(gate).exists):
+            await asyncio.sleep(0.01)
+        return "opened"
+
+    model = ScriptedModel([tool_call("wait", gate=str(gate)), text("done")])
+    agent = Agent(model, [wait], checkpointer=f"sqlite:///{tmp_path}/t.db")
+    await agent.threads.write("other", AgentState())
+    running = asyncio.ensure_future(agent.arun("go", thread_id="t"))
+    while not await asyncio.to_thread(Path(f"{gate}.begun").exists):
+        await asyncio.sleep(0.01)
+    for change in (agent.update_state("t", messages="no"), agent.fork("other", "t"), agent.threads.write("t", AgentState())):
+        with pytest.raises(ThreadBusy):
+            await change
+    await asyncio.to_thread(gate.touch)
+    assert (await running).message == "done"
+    await agent.update_state("t", messages="now")
+    assert said(await agent.get_state("t"))[-2:] == ["done", "now"]
+
+
 # forks
 
 
@@ -255,7 +283,10 @@ async def test_a_deleted_thread_is_gone_and_may_begin_anew(runtime: Runtime) -> 
         await agent.get_state("t")
     assert await agent.list_threads() == []
     await agent.threads.write("t", AgentState(messages=(Message.user("anew"),)))
-    assert said(await agent.get_state("t")) == ["anew"]
+    assert said(await agent.get_state("t")) == ["anew"] and await agent.delete_thread("t")
+    result = await agent.arun("second", thread_id="t")
+    assert [m.content for m in result.messages if m.role == "user"] == ["second"]
+    assert len(await agent.get_state_history("t")) == 2
 
 
 # lists
@@ -267,6 +298,7 @@ async def test_threads_are_listed_in_pages_and_searched_by_metadata(runtime: Run
         await agent.arun("1 + 2?", thread_id=f"a/{number}")
     await agent.arun("1 + 2?", thread_id="b")
     await agent.update_state("a/1", metadata={"customer": 7, "colour": "red"})
+    await agent.update_state("b", metadata={"customer": 8})
     await agent.update_state("b", metadata={"customer": 7})
     ids = [thread.thread_id for thread in await agent.list_threads()]
     assert ids == [*(f"a/{number}" for number in range(5)), "b"]
@@ -278,7 +310,11 @@ async def test_threads_are_listed_in_pages_and_searched_by_metadata(runtime: Run
     assert [t.thread_id for t in await agent.search_threads({"customer": 7, "colour": "red"})] == ["a/1"]
     assert await agent.search_threads({"customer": "7"}) == []
     [thread] = await agent.search_threads({"customer": 7}, prefix="b")
-    assert (thread.checkpoint_id, thread.checkpoints) == ((await agent.get_state_history("b"))[0].checkpoint_id, 3)
+    assert (thread.checkpoint_id, thread.checkpoints) == ((await agent.get_state_history("b"))[0].checkpoint_id, 4)
+    assert await agent.search_threads({"customer": 8}) == []
+    await agent.arun("1 + 2?", thread_id="c", metadata={"customer": 9, "finished": "no", "long": "x" * 300, "list": [1]})
+    [thread] = await agent.search_threads({"customer": 9, "finished": True})
+    assert thread.thread_id == "c" and not {"long", "list"} & {*thread.metadata}
     with pytest.raises(ConfigurationError, match="limit"):
         await agent.list_threads(limit=0)
 
@@ -294,6 +330,19 @@ async def test_old_checkpoints_are_folded_away_on_request(runtime: Runtime) -> N
     assert await agent.get_state("t") == state
     with pytest.raises(ConfigurationError, match="keep must be 1 or more"):
         await agent.threads.collect(keep=0)
+
+
+def test_the_facts_of_a_checkpoint_follow_its_metadata() -> None:
+    assert searchable({"a": 1, "b": None, "c": "x" * 256, "d": "x" * 257, "e": {}, "ephemeral": 1, "mcp_headers": "x"}) == {
+        "a": 1, "b": None, "c": "x" * 256,
+    }  # fmt: skip
+    before = {"run_id": "r", "finished": True, "segment": "s", "customer": 7, "colour": "red"}
+    assert amended(before, {"customer": "x" * 300, "finished": "no", "new": 1}) == {
+        "run_id": "r", "finished": True, "segment": "s", "colour": "red", "new": 1,
+    }  # fmt: skip
+    assert of_a_fork(before, "t", "c") == {
+        "run_id": "r", "finished": True, "customer": 7, "colour": "red", "forked_from": "t", "forked_checkpoint": "c",
+    }  # fmt: skip
 
 
 # where it works
