@@ -128,6 +128,9 @@ class AgentConfig(Settings):
         max_empty_replies: nudges after an empty or cut reply before the run ends ``empty_reply``.
         termination: extra stop condition.
         checkpointer: store URL (``sqlite:///file.db``, ``memory://``); used when a run has a thread.
+        durability: when a run's steps are stored: each before the next one (``sync``), in the background, where a crash may
+            cost the last of them (``async``), or only where the run ends or pauses (``exit``). What is about to be done
+            by a tool with side effects is always stored first.
         lease_seconds: for how long a run's hold on its thread outlives the run's process; it is prolonged as long as it lives.
         callback_handler: called with every event in the caller's process, by ``arun`` and ``run_sync``.
         temperature, max_tokens: sent only when set.
@@ -188,6 +191,7 @@ class AgentConfig(Settings):
     max_empty_replies: int = Field(default=2, ge=0)
     termination: Any = None
     checkpointer: str | None = None
+    durability: Literal["sync", "async", "exit"] = "sync"
     lease_seconds: float = Field(default=30.0, gt=0)
     callback_handler: Callable[[Any], Any] | None = None
     agent_id: str | None = None
