@@ -50,6 +50,8 @@ class Link:
         capacity: messages queued before ``request`` waits.
         backoff: seconds between attempts to reach a peer that does not answer.
         eager: start the long poll together with the first frame, because replies are never ready at once.
+        patience: seconds that a peer which is away is waited for; then what is open fails with ``PeerLost``, and a later
+            request tries anew. None waits for ever.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Link:
         capacity: int = 50_000,
         backoff: float = 0.05,
         eager: bool = False,
+        patience: float | None = None,
     ) -> None:
         self.peer = peer
         self.stats = {"messages": 0, "frames": 0, "polls": 0, "restarts": 0}
@@ -71,6 +74,7 @@ class Link:
         self._capacity = capacity
         self._backoff = backoff
         self._eager = eager
+        self._patience = patience
         self._polls = itertools.count(1)
         self._frame = 0
         self._under_way: dict[int, list[Envelope]] = {}  # frames of this incarnation of the peer
@@ -381,7 +385,11 @@ class Link:
             return
         self._meeting = asyncio.get_running_loop().create_future()
         try:
-            epoch = await self._hello()
+            async with asyncio.timeout(self._patience):
+                epoch = await self._hello()
+        except TimeoutError:
+            self._despair()
+            return
         except UmbelError as error:
             self._fail_all(error)
             return
@@ -399,6 +407,15 @@ class Link:
             except Unreachable:
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 1.0)
+
+    def _despair(self) -> None:
+        """The peer stays away: what waits for it fails, and whatever an old incarnation may still say does not count."""
+        why = f"{self.peer} did not come back within {self._patience:g} s: its node may be lost, and no other has room for it"
+        self._requests.fail_all(PeerLost(why, peer=self.peer))
+        self._begin((self._session[0] + 1, 0))
+        self._queue.clear()
+        self._urgent.clear()
+        self._admit()
 
     def _begin(self, session: tuple[int, int]) -> None:
         """A peer that knows nothing: definitions go first, and what it had been sent before has failed."""

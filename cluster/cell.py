@@ -174,7 +174,8 @@ class Directory:
             return self._local
         link = self.links.get(name)
         if link is None:
-            self.links[name] = link = Link(self._name, self._epoch, name, self._connect(name))
+            patience = self._topology.patience_seconds
+            self.links[name] = link = Link(self._name, self._epoch, name, self._connect(name), patience=patience)
         return link
 
 

@@ -49,6 +49,7 @@ class RayBackend:
         self._links: dict[asyncio.AbstractEventLoop, list[Shard]] = {}
         self._guards: dict[asyncio.AbstractEventLoop, Any] = {}
         self._running: dict[str, Shard] = {}
+        self._stopped: set[str] = set()  # of those: cancelled, which a supervisor that died may not have heard
         self._closed = False
 
     def register(self, definition: Any) -> str:
@@ -68,7 +69,7 @@ class RayBackend:
         link.define(request.definition, self._blobs.__getitem__)
         try:
             if request.thread_id is not None and definition.checkpointer is not None:
-                return self._explained(await recovering(link, request, on_event, self._actors.shape))
+                return self._explained(await recovering(link, request, on_event, self._actors.shape, self._stopped))
             return self._explained((await link.request(request, on_partial=on_event)).outcome)
         except PeerLost as lost:
             raise self._actors.explain(lost.to_wire()) or lost from None
@@ -77,6 +78,7 @@ class RayBackend:
             raise
         finally:
             del self._running[request.run_id]
+            self._stopped.discard(request.run_id)
 
     def _explained(self, outcome: RunOutcome) -> RunOutcome:
         """The outcome of a run that lost an actor which was given up says so."""
@@ -102,6 +104,7 @@ class RayBackend:
     def cancel(self, run_id: str, request: StartRun) -> None:
         running = self._running.get(run_id)
         if running is not None:
+            self._stopped.add(run_id)
             loop, link = running
             with contextlib.suppress(RuntimeError):  # the loop closed in between: nothing runs there
                 loop.call_soon_threadsafe(_cancel, link, run_id)
@@ -142,7 +145,10 @@ class RayBackend:
             self._guards.pop(ended, None)
         me = Identity(self._actors.namespace, f"{self._name}-{next(self._numbers)}", self._actors.secret)
         peers = [*(f"{SUPERVISOR}/default/{shard}" for shard in range(self._shards)), f"{CHECKPOINTER}/default/0"]
-        self._links[loop] = [(loop, Link(me.name, time.time_ns(), peer, RayTransport(me, peer), eager=True)) for peer in peers]
+        patience = self._shape.patience_seconds
+        self._links[loop] = [
+            (loop, Link(me.name, time.time_ns(), peer, RayTransport(me, peer), eager=True, patience=patience)) for peer in peers
+        ]
         self._guards[loop] = await at_loop_end(self.close_here)
         return self._links[loop]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from ..actors.link import Link
@@ -38,7 +38,9 @@ class Seen:
         self._on_event(event)
 
 
-async def recovering(link: Link, request: StartRun, on_event: Observer | None, shape: Topology) -> RunOutcome:
+async def recovering(
+    link: Link, request: StartRun, on_event: Observer | None, shape: Topology, stopped: Container[str]
+) -> RunOutcome:
     """Have a durable run carried out, whatever happens to its supervisor meanwhile.
 
     Args:
@@ -46,6 +48,7 @@ async def recovering(link: Link, request: StartRun, on_event: Observer | None, s
         request: the run.
         on_event: gets its events, numbered without a gap.
         shape: how long to wait for the supervisor, and how often.
+        stopped: ids of runs that shall not go on.
 
     Raises:
         PeerLost: the supervisor did not come back in time, or dies of this run again and again.
@@ -62,7 +65,9 @@ async def recovering(link: Link, request: StartRun, on_event: Observer | None, s
                 raise
             logger.warning("run %s: its supervisor died (%s); it is recovered", request.run_id, lost.message)
             await back(link, shape.recovery_seconds, lost)
-        sent = request.evolve(recover=True, timeout=rest(request.timeout, began), **({} if seen is None else unseen(seen)))
+        cancelled = request.cancelled or request.run_id in stopped
+        left = rest(request.timeout, began)
+        sent = request.evolve(recover=True, cancelled=cancelled, timeout=left, **({} if seen is None else unseen(seen)))
 
 
 async def back(link: Link, seconds: float, lost: PeerLost) -> None:

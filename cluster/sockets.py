@@ -31,6 +31,9 @@ from ..protocol.errors import ProtocolError, UmbelError, from_wire
 
 DELIVER, COLLECT, CONTROL, ANSWER, ERROR = range(5)
 CONNECT_SECONDS = 5.0
+# A machine that loses its power says goodbye to nobody: a silent peer is probed after 5 s, and given up 6 s later; one that
+# does not acknowledge what it was sent, after 10 s.
+KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
 GONE_SECONDS = 30.0
 _LENGTH = struct.Struct("!I")
 _LIMIT = 2 * MAX_MESSAGE_BYTES
@@ -96,6 +99,9 @@ class Wire(asyncio.Protocol):
         if raw is not None:
             with contextlib.suppress(OSError):
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for name, value in KEEPALIVE.items():
+                    raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data

@@ -53,23 +53,29 @@ class Topology(Settings):
         agents: shared agent actors (unused when colocated).
         tool_executors: actors of the default tool pool.
         colocate_agents: put a run's agent beside its supervisor: one hop (~1 ms) less per model call.
+        resources: custom resources that every actor without a placement of its own reserves: it then sits on a node that
+            has them, for example not on the head.
         max_runs: runs in flight on one shard before its mailbox makes senders wait.
         recovery_seconds: how long a durable run whose supervisor died waits for it to come back; 0 does not recover runs.
         max_recoveries: deaths of its supervisor that one run survives; it may be what kills it.
         max_restarts: an actor that dies more often than that within ``restart_window_seconds`` is given up: runs that need
             it end with ``RestartsExceeded`` instead of waiting for it again.
         restart_window_seconds: the window in which restarts are counted.
+        patience_seconds: how long an actor that is away (its node is lost, the cluster has no room for it) is waited for;
+            then what needs it fails. Give a cluster that grows by itself the time that a new node takes.
     """
 
     supervisors: int | None = Field(default=None, ge=1)
     agents: int = Field(default=1, ge=1)
     tool_executors: int = Field(default=1, ge=1)
     colocate_agents: bool = False
+    resources: Mapping[str, float] = Field(default_factory=dict)
     max_runs: int = Field(default=20_000, ge=1)
     recovery_seconds: float = Field(default=60.0, ge=0)
     max_recoveries: int = Field(default=5, ge=0)
     max_restarts: int = Field(default=20, ge=0)
     restart_window_seconds: float = Field(default=60.0, gt=0)
+    patience_seconds: float = Field(default=120.0, gt=0)
 
 
 class AgentConfig(Settings):
@@ -122,6 +128,9 @@ class AgentConfig(Settings):
         max_empty_replies: nudges after an empty or cut reply before the run ends ``empty_reply``.
         termination: extra stop condition.
         checkpointer: store URL (``sqlite:///file.db``, ``memory://``); used when a run has a thread.
+        durability: when a run's steps are stored: each before the next one (``sync``), in the background, where a crash may
+            cost the last of them (``async``), or only where the run ends or pauses (``exit``). What is about to be done
+            by a tool with side effects is always stored first.
         lease_seconds: for how long a run's hold on its thread outlives the run's process; it is prolonged as long as it lives.
         callback_handler: called with every event in the caller's process, by ``arun`` and ``run_sync``.
         temperature, max_tokens: sent only when set.
@@ -182,6 +191,7 @@ class AgentConfig(Settings):
     max_empty_replies: int = Field(default=2, ge=0)
     termination: Any = None
     checkpointer: str | None = None
+    durability: Literal["sync", "async", "exit"] = "sync"
     lease_seconds: float = Field(default=30.0, gt=0)
     callback_handler: Callable[[Any], Any] | None = None
     agent_id: str | None = None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest_plugins = ["tests.runtimes", "tests.services", "tests.spec.plugin"]
+pytest_plugins = ["tests.runtimes", "tests.services", "tests.spec.plugin", "tests.actors.checkpoints.servers"]
 
 
 @pytest.fixture(scope="session", autouse=True)

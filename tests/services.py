@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-PACKAGES = {"redis-server": "redis-server", "node": "nodejs"}
+PACKAGES = {"initdb": "postgresql", "postgres": "postgresql", "redis-server": "redis-server", "node": "nodejs"}
 
 
 @pytest.fixture(scope="session")

@@ -58,8 +58,9 @@ class CheckpointerActor:
             StoreUnavailable: it may or may not be stored; saving the same id again is safe.
             ConfigurationError: the URL names no usable store.
         """
-        saved = await self._of(message.store).save(message)
-        if message.release is not None:
+        commit = self._of(message.store)
+        saved = await commit.save(message)
+        if message.release is not None and not commit.store.releases_with_saves:
             await self._give_back(message, message.release)
         return saved
 

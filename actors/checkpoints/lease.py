@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import isfinite
 
+from ...protocol.commands import SaveCheckpoint
 from ...protocol.errors import ConfigurationError, StaleWriter, ThreadBusy
 from ...protocol.storage import LeaseTaken, ReleaseLease, TakeLease
 
@@ -87,6 +88,13 @@ class Lease:
     def deleted(self, now: float) -> Lease:
         """The tombstone of a thread that is deleted at ``now``."""
         return Lease(token=self.token + 1, deleted_at=now)
+
+    def after(self, save: SaveCheckpoint) -> Lease:
+        """The lease once ``save`` is stored: the thread is there (again), and its writer may have given it back."""
+        lease = self.begun()
+        if save.release is None:
+            return lease
+        return lease.released(ReleaseLease(store=save.store, thread_id=save.thread_id, owner=save.release, token=save.token))
 
     def begun(self) -> Lease:
         """The lease of a thread that has a checkpoint again: from here on its parents keep late writers out."""

@@ -131,6 +131,8 @@ class MemoryStore(Store):
         clock: seconds since the epoch; leases and tombstones go by it.
     """
 
+    releases_with_saves = True
+
     def __init__(self, *, max_bytes: int = MAX_STATE_BYTES, clock: Callable[[], float] = time.time) -> None:
         super().__init__(max_bytes=max_bytes)
         self._threads: dict[str, _Thread] = {}
@@ -275,7 +277,7 @@ class MemoryStore(Store):
         thread.statics |= save.statics.keys()
         for digest, text in save.statics.items():
             self._statics.setdefault(digest, text)
-        thread.lease = thread.lease.begun()
+        thread.lease = thread.lease.after(save)
         self._threads[save.thread_id] = thread
         return CheckpointSaved(checkpoint_id=save.checkpoint_id)
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ...protocol.errors import ConfigurationError
+from ...protocol.errors import ConfigurationError, MissingExtra
 from .file import FileStore
 from .memory import MemoryStore
 from .sqlite import SqliteStore
@@ -74,6 +74,24 @@ def _factory(url: str) -> StoreFactory:
     return factory
 
 
+def _redis(url: str) -> Store:
+    from .redis_store import RedisStore
+
+    return RedisStore.from_url(url)
+
+
+def _postgres(url: str) -> Store:
+    try:
+        from .postgres_store import PostgresStore
+    except ImportError as error:
+        raise MissingExtra(f"postgresql:// needs psycopg ({error}): pip install 'umbel[postgres]'") from None
+    return PostgresStore.from_url(url)
+
+
 register_store("memory", MemoryStore.from_url)
 register_store("sqlite", SqliteStore.from_url, file=True)
 register_store("file", FileStore.from_url, file=True)
+register_store("redis", _redis)
+register_store("rediss", _redis)
+register_store("postgres", _postgres)
+register_store("postgresql", _postgres)

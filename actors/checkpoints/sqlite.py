@@ -96,6 +96,8 @@ class SqliteStore(Store):
         clock: seconds since the epoch; leases and tombstones go by it.
     """
 
+    releases_with_saves = True
+
     def __init__(
         self,
         path: str | Path,
@@ -262,8 +264,9 @@ class SqliteStore(Store):
         facts = (checkpoint_id, save.parent_id, depth, save.base, save.created_at, metadata, save.state)
         if connection.execute(_INSERT, (thread_id, position + 1, *facts)).rowcount:
             self._save_beside(connection, save, entries)
-            if lease.deleted_at is not None:
-                upkeep.write_lease(connection, thread_id, lease.begun())
+            after = lease.after(save)
+            if after != lease:
+                upkeep.write_lease(connection, thread_id, after)
         return saved
 
     def _save_beside(self, connection: sqlite3.Connection, save: SaveCheckpoint, entries: list[bytes]) -> None:

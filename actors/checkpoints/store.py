@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import cast
+from typing import ClassVar, cast
 
 from pydantic_core import to_json
 
@@ -48,8 +48,12 @@ class Store(ABC):
         max_bytes: the largest state, in bytes, that one checkpoint may hold.
 
     Attributes:
+        releases_with_saves: a save that names the owner who gives its lease back (``SaveCheckpoint.release``) does so in its
+            own transaction; otherwise the checkpointer asks for it afterwards.
         commits: transactions so far; saves that came together share one.
     """
+
+    releases_with_saves: ClassVar[bool] = False
 
     def __init__(self, *, max_bytes: int = MAX_STATE_BYTES) -> None:
         self.max_bytes = max_bytes

@@ -15,7 +15,8 @@ That is right only because of the order of the writes, of which there are as few
    entries of the same batch must stay: then the entries are recorded by themselves.)
 2. A call that starts later (behind ``max_concurrency``, or in a sequential batch) is recorded right before it starts.
 3. When a body has ended, ``done`` is recorded at once, unless it is the last of its batch and the save of the iteration
-   follows directly. In a sequential batch it travels with the next call's ``begun``.
+   follows directly (with ``durability="async"`` that one may be lost, and with it what came of the call). In a sequential
+   batch it travels with the next call's ``begun``.
 4. The save of the iteration holds every result, and empties the journal.
 
 So a batch of one call costs one save more than a batch without side effects, and a batch of idempotent calls costs

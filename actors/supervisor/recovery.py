@@ -13,6 +13,7 @@ that says which case it was. Hooks that look at the end of a run are not called 
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from ...protocol.errors import StaleWriter, from_wire
@@ -60,6 +61,7 @@ async def recover_turn(run: Run) -> None:
     facts = loaded.metadata
     if run.checkpoint is None or facts.get("segment") != run.request.run_id:
         await check_unbegun(run)
+        await stop_if_cancelled(run)
         run.emit(CustomEvent, name=EVENT, data={"from": "start"})
         begin_segment(run, run.checkpoint.state if run.checkpoint is not None else None)
         return
@@ -71,6 +73,14 @@ async def recover_turn(run: Run) -> None:
     if ending is not None:
         raise Ended(rebuilt(run, ending))
     run.emit(CustomEvent, name=EVENT, data={"from": "checkpoint", "iteration": run.state.iteration})
+    await stop_if_cancelled(run)
+
+
+async def stop_if_cancelled(run: Run) -> None:
+    """A cancel that the supervisor which died may not have heard of; it arrives here."""
+    if run.request.cancelled:
+        run.stop("cancelled")
+        await asyncio.sleep(0)
 
 
 async def check_unbegun(run: Run) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ...protocol.commands import CheckpointLoaded, LoadCheckpoint, SaveCheckpoint
@@ -16,6 +17,7 @@ from ...protocol.storage import JournalEntry
 from ..checkpoints.delta import Baseline, build_save, restore
 from ..checkpoints.facts import searchable
 from .asking import ask_checkpointer
+from .backlog import Backlog
 from .lease import take
 from .run import Peers, Run
 
@@ -197,7 +199,8 @@ async def read(peers: Peers, store: str, thread_id: str) -> Baseline | None:
 def is_due(run: Run) -> bool:
     """Whether the end of this iteration is saved."""
     every = run.config.checkpoint_every_n_iterations
-    return every is None or (every > 0 and run.state.iteration % every == 0)
+    wanted: bool = every is None or (every > 0 and run.state.iteration % every == 0)
+    return wanted if run.config.durability != "exit" else False
 
 
 async def save(
@@ -212,27 +215,50 @@ async def save(
 
     Args:
         run: whose state.
-        final: in any case; otherwise only every ``checkpoint_every_n_iterations``.
+        final: in any case, and wait for it; otherwise as often as the agent says, and with ``durability="async"`` behind
+            the run's back.
         reason: why the turn is over; None when it is paused or goes on.
         entries: for the journal, which is emptied before: the state holds what it said.
         ending: of the segment, what its outcome can be rebuilt from.
     """
     if not run.is_durable or not run.opened or not (final or is_due(run)):
         return
+    state = run.state.evolve(turn=run.state.turn.evolve(elapsed_seconds=run.elapsed(), stop_reason=reason))
+    step = Step(state, facts(run, reason, ending), entries)
+    if run.config.durability == "async":
+        run.memo.backlog = run.memo.backlog or Backlog(lambda step: write(run, step), run.lose)
+        if not final:
+            run.memo.backlog.add(step)
+            return
+        await run.memo.backlog.settle()
+    await write(run, step, release=run.lease.owner if run.lease is not None and ending is not None else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one checkpoint holds: the state, its metadata, and entries of the journal."""
+
+    state: AgentState
+    facts: dict[str, Any]
+    entries: tuple[JournalEntry, ...] = ()
+
+
+async def write(run: Run, step: Step, release: str | None = None) -> None:
+    """Store a step behind the newest checkpoint, and with the last one give the lease back."""
     if run._memo is not None and run._memo.unsure is not None:
         await commit(run, *run._memo.unsure)
     message, baseline = build_save(
-        run.state.evolve(turn=run.state.turn.evolve(elapsed_seconds=run.elapsed(), stop_reason=reason)),
+        step.state,
         store=run.config.checkpointer,
         thread_id=run.request.thread_id or "",
         checkpoint_id=os.urandom(16).hex(),
         created_at=time.time(),
         baseline=run.checkpoint,
-        metadata=facts(run, reason, ending),
+        metadata=step.facts,
     )
-    release = run.lease.owner if run.lease is not None and ending is not None else None
-    await commit(run, message.evolve(token=run.token, entries=entries, settles=True, release=release), baseline)
-    if release is not None:
+    message = message.evolve(token=run.token, entries=step.entries, settles=True, release=release)
+    await commit(run, message, baseline)
+    if release is not None and run.lease is not None:
         run.lease.over()
 
 

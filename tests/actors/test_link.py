@@ -742,3 +742,36 @@ async def test_nothing_is_kept_of_what_is_over(link: Link, wire: FaultyTransport
     assert not link._queue
     assert not link._requests._early
     assert link._requests.sent == 0
+
+
+@pytest.mark.case(26)
+async def test_a_peer_that_stays_away_is_not_waited_for_for_ever(wire: FaultyTransport, peer: Peer) -> None:
+    link = Link("impatient", 1, "peer", wire, backoff=0, patience=0.05)
+    sent = asyncio.ensure_future(link.request(slow(1)))
+    await peer.begun(1)
+    await wire.die()
+    queued = asyncio.ensure_future(link.request(quick(2)))
+    lost = await outcomes(sent, queued)
+    assert [error.delivered for error in lost] == ["unknown", "no"]
+    assert all(isinstance(error, PeerLost) and "did not come back within 0.05 s" in error.message for error in lost)
+    wire.restart(peer.mailbox())
+    assert (await link.request(quick(3))).count == 3, "a later request tries anew"
+    await link.close()
+
+
+@pytest.mark.case(26)
+async def test_what_a_peer_says_after_it_was_given_up_does_not_count(wire: FaultyTransport, peer: Peer) -> None:
+    """It was only out of reach: the same incarnation comes back."""
+    link = Link("impatient", 1, "peer", wire, backoff=0, patience=0.05)
+    assert (await link.request(quick(1))).count == 1
+    gate = wire.gates["hello"] = asyncio.Event()
+    wire.faults["deliver"] += [Fault.CALL_LOST]
+    with pytest.raises(PeerLost, match="did not come back"):
+        await link.request(quick(2))
+    gate.set()
+    assert [reply.count for reply in await asyncio.gather(*(link.request(quick(number)) for number in range(3, 6)))] == [
+        3,
+        4,
+        5,
+    ]
+    await link.close()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ class Scenario:
 
     Attributes:
         folder: for results, effects and the store.
-        runs: tasks of the fleet.
+        runs: tasks of the fleet, at least: there are more as long as not all kills are done.
         kills: processes that are killed meanwhile.
         concurrency: runs in flight.
         seed: decides whom and when.
@@ -62,6 +63,7 @@ class Scenario:
     timeline: Timeline = field(default_factory=Timeline)
     witness: Witness = field(default_factory=Witness)
     facts: dict[str, Any] = field(default_factory=dict)
+    tasks: list[str] = field(default_factory=list)
 
     async def play(self, runtime: Runtime) -> None:
         """Run, kill, and check every rule. A failure says with which seed, and what happened.
@@ -80,19 +82,27 @@ class Scenario:
     async def _play(self, runtime: Runtime) -> None:
         effects = Effects(self.folder / "effects.jsonl")
         killer = Killer(runtime, random.Random(self.seed), effects.refresh, STRIDE, self.timeline)
-        fleet = asyncio.ensure_future(self._fleet(runtime, effects.path))
-        killing = asyncio.ensure_future(killer.kill(self.kills))
-        await asyncio.wait({fleet, killing}, return_when=asyncio.FIRST_EXCEPTION)
-        if fleet.done() and not killing.done():
-            killing.cancel()
-        report = await fleet
+        async with asyncio.TaskGroup() as group:  # the failure of one ends the other
+            killing = group.create_task(killer.kill(self.kills))
+            fleet = group.create_task(self._fleet(runtime, self._work(effects.path, killing)))
+        report = fleet.result()
         effects.refresh()
         losses = sum(1 for run in self.witness.events if run not in self.witness.ended)
-        self.facts |= {"killed": killer.killed, "retries": report.retries, "runs lost": losses, **summary(effects)}
+        self.facts |= {
+            "tasks": len(self.tasks),
+            "killed": killer.killed,
+            "retries": report.retries,
+            "runs lost": losses,
+            **summary(effects),
+        }
         self._check(effects)
-        assert killer.total == self.kills, f"the fleet was over after {killer.total} of {self.kills} kills; make it longer"
 
-    async def _fleet(self, runtime: Runtime, effects: Path) -> FleetReport:
+    async def _work(self, effects: Path, killing: asyncio.Task[None]) -> AsyncIterator[dict[str, Any]]:
+        while len(self.tasks) < self.runs or not killing.done():
+            self.tasks.append(f"task-{len(self.tasks)}")
+            yield {"id": self.tasks[-1], "prompt": "Go.", "metadata": {"effects": str(effects)}}
+
+    async def _fleet(self, runtime: Runtime, tasks: AsyncIterator[dict[str, Any]]) -> FleetReport:
         agent = Agent(
             ScriptedModel(SCRIPT, delay=MODEL_SECONDS),
             TOOLS,
@@ -108,12 +118,7 @@ class Scenario:
             quarantine_after=ENOUGH,  # here it is not the tasks that kill
             backoff=Backoff(first=0.05, cap=0.5),
         )
-        tasks = [{"id": task, "prompt": "Go.", "metadata": {"effects": str(effects)}} for task in self.tasks]
         return await fleet.run(tasks, self.folder / "results.jsonl")
-
-    @property
-    def tasks(self) -> list[str]:
-        return [f"task-{number}" for number in range(self.runs)]
 
     def _check(self, effects: Effects) -> None:
         invariants.every_task_has_one_result(self.folder / "results.jsonl", self.tasks)

@@ -2,13 +2,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from umbel.actors.checkpoints import CheckpointerActor, MemoryStore, SaveOutcome
 from umbel.protocol.commands import CheckpointLoaded, CheckpointSaved, LoadCheckpoint, SaveCheckpoint
-from umbel.protocol.errors import CheckpointConflict, ConfigurationError, RuntimeClosed, StoreUnavailable
+from umbel.protocol.errors import (
+    CheckpointConflict,
+    ConfigurationError,
+    RuntimeClosed,
+    StaleWriter,
+    StoreUnavailable,
+    ThreadBusy,
+)
+from umbel.protocol.storage import TakeLease
 
 from .conftest import SaveMaker
 
@@ -174,3 +183,24 @@ def test_one_loop_after_another_but_not_two_at_once(url: str, save: SaveMaker) -
 
 async def _save(actor: CheckpointerActor, save: SaveCheckpoint) -> None:
     await actor.save(save)
+
+
+@pytest.mark.spec("OURS-15")
+@pytest.mark.parametrize("scheme", ["memory", "sqlite"])
+async def test_a_thread_is_loaded_and_leased_at_once_and_given_back_with_a_save(scheme: str, tmp_path: Path) -> None:
+    url = "memory://" if scheme == "memory" else f"sqlite:///{tmp_path}/t.db"
+    actor = CheckpointerActor()
+    taken = await actor.load(LoadCheckpoint(store=url, thread_id="t", owner="one", seconds=60.0))
+    assert taken.checkpoint_id is None and taken.token > 0
+    with pytest.raises(ThreadBusy, match="'one'"):
+        await actor.load(LoadCheckpoint(store=url, thread_id="t", owner="two", seconds=60.0))
+    save = SaveCheckpoint(store=url, thread_id="t", checkpoint_id="c1", state=b"{}", token=taken.token, release="one")
+    await actor.save(save)
+    again = await actor.load(LoadCheckpoint(store=url, thread_id="t", owner="two", seconds=60.0))
+    assert again.checkpoint_id == "c1" and again.token > taken.token
+    with pytest.raises(StaleWriter):
+        await actor.save(save.evolve(checkpoint_id="c2", parent_id="c1"))
+    await actor.save(save)  # sent again: it is stored, and the new owner keeps the lease
+    with pytest.raises(ThreadBusy, match="'two'"):
+        await actor.lease(TakeLease(store=url, thread_id="t", owner="three", seconds=60.0))
+    await actor.close()

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sqlite3
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from umbel import Agent, Runtime, tool
+from umbel.actors.checkpoints import restore
 from umbel.actors.checkpoints.registry import open_store
 from umbel.errors import ConfigurationError, StaleWriter, ThreadBusy
 from umbel.protocol.storage import TakeLease
 from umbel.testing import ScriptedModel, text, tool_call
 
 pytestmark = pytest.mark.spec("OURS-15")
+DRIVER = Path(__file__).with_name("killed_driver.py")
 
 
 class Gate:
@@ -161,6 +166,53 @@ async def test_a_run_does_not_bring_a_deleted_thread_back(runtime: Runtime, tmp_
     assert (await store.load("t")).checkpoint_id is None
     await store.close()
     assert (await short(url).arun("anew", thread_id="t", on_busy="reject")).message == "short"
+
+
+@pytest.mark.case(16)
+async def test_a_process_that_was_frozen_cannot_write_over_its_successor(tmp_path: Path) -> None:
+    url, log = f"sqlite:///{tmp_path}/t.db", tmp_path / "log"
+    driver = await asyncio.create_subprocess_exec(sys.executable, str(DRIVER), str(tmp_path), stderr=asyncio.subprocess.PIPE)
+    async with asyncio.timeout(60):
+        while not log.exists() or "pay-3" not in log.read_text() or "read-2" not in log.read_text():
+            await asyncio.sleep(0.02)
+    driver.send_signal(signal.SIGSTOP)
+    async with Runtime(inline=True) as runtime:
+        successor = Agent(ScriptedModel([text("mine now")], loop=True), checkpointer=url)
+        assert (await successor.arun("go on", thread_id="t", runtime=runtime)).message == "mine now"
+        store = open_store(url)
+        newest = (await store.load("t")).checkpoint_id
+        driver.send_signal(signal.SIGCONT)
+        async with asyncio.timeout(60):
+            _, errors = await driver.communicate()
+        assert driver.returncode and b"StaleWriter" in errors
+        assert (await store.load("t")).checkpoint_id == newest
+        await store.close()
+
+
+@pytest.mark.case(16)
+async def test_a_cancelled_run_whose_write_was_delayed(runtime: Runtime, tmp_path: Path) -> None:
+    database = tmp_path / "t.db"
+    url = f"sqlite:///{database}?timeout=60"
+    assert (await short(url).arun("begin", thread_id="t")).success
+    gate = Gate(tmp_path)
+    agent = waiting(gate, url)
+    first = asyncio.ensure_future(agent.arun("first", thread_id="t"))
+    await gate.reached("a")
+    connection = sqlite3.connect(database, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    gate.open("a")
+    agent.cancel("t")  # its last write waits for the database
+    second = asyncio.ensure_future(short(url).arun("second", thread_id="t"))
+    await asyncio.sleep(0.1)  # both are under way, in whatever order
+    connection.execute("ROLLBACK")
+    connection.close()
+    ended, result = await first, await second
+    assert ended.stop_reason in {"cancelled", "complete"} and result.message == "short"
+    store = open_store(url)
+    newest = restore(await store.load("t"))
+    await store.close()
+    assert newest is not None and newest.state.messages == result.messages
+    assert [message.content for message in result.messages if message.role == "user"] == ["begin", "first", "second"]
 
 
 async def test_a_run_without_an_end_gives_the_lease_back(runtime: Runtime, tmp_path: Path) -> None:

@@ -263,3 +263,13 @@ async def test_what_an_answer_sets_off_is_not_done_twice(runtime: Runtime, tmp_p
     assert (await agent.arun("go", thread_id="t")).stop_reason == "interrupted"
     result = await agent.aresume("yes", thread_id="t")
     assert [call.result for call in result.tool_executions] == ["begun"] and log.read_text() == "yes\n"
+
+
+@pytest.mark.spec("OURS-24")
+async def test_an_agent_that_a_call_runs_is_not_run_twice(runtime: Runtime, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/t.db"
+    child = Agent(ScriptedModel([text("child's answer")]), name="pay").as_tool()
+    await leave(url, ["pay", "pay"], (begun("call_0"),))
+    agent = Agent(ScriptedModel([text("never"), text("over")]), [child], checkpointer=url)
+    first, second = (await agent.continue_turn("t")).tool_executions
+    assert first.code == "outcome_unknown" and "one argument: prompt" in (second.error or ""), "only the second was run"
