@@ -99,7 +99,10 @@ class RayBackend:
         loop = asyncio.get_running_loop()
         links = self._links.get(loop) or await self._connect(loop)
         _, link = links[self._shards]
-        return await link.request(message)
+        try:
+            return await link.request(message)
+        except PeerLost as lost:
+            raise self._actors.explain(lost.to_wire()) or lost from None
 
     def cancel(self, run_id: str, request: StartRun) -> None:
         running = self._running.get(run_id)
