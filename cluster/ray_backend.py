@@ -49,9 +49,7 @@ class RayBackend:
         self._links: dict[asyncio.AbstractEventLoop, list[Shard]] = {}
         self._guards: dict[asyncio.AbstractEventLoop, Any] = {}
         self._running: dict[str, Shard] = {}
-        self._stopped: set[str] = (
-            set()
-        )  # of those, the ones that were cancelled: a supervisor may have died before it heard of it
+        self._stopped: set[str] = set()  # of those: cancelled, which a supervisor that died may not have heard
         self._closed = False
 
     def register(self, definition: Any) -> str:
@@ -101,7 +99,10 @@ class RayBackend:
         loop = asyncio.get_running_loop()
         links = self._links.get(loop) or await self._connect(loop)
         _, link = links[self._shards]
-        return await link.request(message)
+        try:
+            return await link.request(message)
+        except PeerLost as lost:
+            raise self._actors.explain(lost.to_wire()) or lost from None
 
     def cancel(self, run_id: str, request: StartRun) -> None:
         running = self._running.get(run_id)

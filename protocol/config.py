@@ -53,6 +53,8 @@ class Topology(Settings):
         agents: shared agent actors (unused when colocated).
         tool_executors: actors of the default tool pool.
         colocate_agents: put a run's agent beside its supervisor: one hop (~1 ms) less per model call.
+        resources: custom resources that every actor without a placement of its own reserves: it then sits on a node that
+            has them, for example not on the head.
         max_runs: runs in flight on one shard before its mailbox makes senders wait.
         recovery_seconds: how long a durable run whose supervisor died waits for it to come back; 0 does not recover runs.
         max_recoveries: deaths of its supervisor that one run survives; it may be what kills it.
@@ -67,6 +69,7 @@ class Topology(Settings):
     agents: int = Field(default=1, ge=1)
     tool_executors: int = Field(default=1, ge=1)
     colocate_agents: bool = False
+    resources: Mapping[str, float] = Field(default_factory=dict)
     max_runs: int = Field(default=20_000, ge=1)
     recovery_seconds: float = Field(default=60.0, ge=0)
     max_recoveries: int = Field(default=5, ge=0)

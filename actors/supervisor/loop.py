@@ -79,12 +79,9 @@ async def open_turn(run: Run) -> str | None:
         except Exception:  # refused: nothing has happened, what is stored stays as it is (LOOP-11)
             run.state = run.agent.blank_state
             raise
-    if run.state.interrupts:
-        reason = await resume(run)
-    elif run.request.mode == "continue" or run.request.recover:
-        reason = await reopen(run)
-    else:
+    if run.request.mode == "turn" and not run.request.recover:
         return None
+    reason = await (resume(run) if run.state.interrupts else reopen(run))
     if reason is None and run.is_durable:
         await save(run)  # what was done for the answers, or for open calls, is not done again after a crash
     return reason

@@ -87,6 +87,7 @@ class Run:
         journal: of a durable run: what was known of calls without a result when it began, by call id; None otherwise.
         batch: the journal's view of the calls that run now.
         lease: on its thread, while it has one; token: of that lease.
+        closing: it has ended, and is being saved and told.
         lost: why it must stop, if that is an error: somebody else has its thread.
         bad_batches: batches in a row whose every call failed.
         empty_replies: unusable replies in a row.
@@ -107,6 +108,7 @@ class Run:
         "batch",
         "caller",
         "checkpoint",
+        "closing",
         "config",
         "empty_replies",
         "id",
@@ -158,6 +160,7 @@ class Run:
         self.batch: Any = None
         self.lease: Any = None
         self.lost: Exception | None = None
+        self.closing = False
         self.token = 0
         self.sent = 0
         self.model_calls = 0
@@ -221,7 +224,8 @@ class Run:
     def lose(self, error: Exception) -> None:
         """Stop the run with an error: its thread is not its own any more."""
         self.lost = error
-        self.stop("error")
+        if not self.closing:  # otherwise its last save says so, too
+            self.stop("error")
 
     def set_deadline(self) -> None:
         """Stop the run when its time is over. Source: OURS-1, OURS-6.

@@ -34,6 +34,7 @@ UNSUCCESSFUL = frozenset({"error", "cancelled", "interrupted"})  # what hooks ar
 async def terminate(run: Run, reason: str, error: Exception | None = None) -> RunOutcome:
     """Write the final text, save, tell the subscriber, ask the hooks, and give the outcome."""
     message, parsed = "", None
+    run.closing = True
     if error is None:
         try:
             message = await final_text(run, reason)

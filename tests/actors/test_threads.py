@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -419,3 +421,20 @@ async def test_a_lease_that_cannot_be_given_back_ends_by_itself(caplog: pytest.L
     assert (stored.checkpoint_id, stored.created_at, stored.metadata) == (checkpoint, 1_000.0, {"a": 1})
     assert f"ends by itself in {LEASE_SECONDS:g} s" in caplog.text
     await actor.close()
+
+
+@pytest.mark.ray
+@pytest.mark.spec("MEM-44", "OURS-15")
+async def test_updates_survive_the_death_of_the_checkpointer(fragile_runtime: Runtime, tmp_path: Path) -> None:
+    agent = adding(checkpointer=f"sqlite:///{tmp_path}/t.db")
+    threads = agent.threads_in(fragile_runtime)
+    await threads.write("t", AgentState())
+    backend: Any = fragile_runtime.backend
+    reports = await asyncio.to_thread(backend.reports)
+    for number in range(20):  # a thread has one writer at a time, so one after the other
+        if number == 10:
+            os.kill(reports["checkpointer/default/0"]["pid"], signal.SIGKILL)
+        await threads.update("t", messages=f"note {number}")
+    assert said(await threads.get_state("t")) == [f"note {number}" for number in range(20)]
+    assert len(await threads.history("t", 100)) == 21, "none twice"
+    await backend.close_here()

@@ -292,8 +292,8 @@ async def test_a_run_that_kills_its_supervisor_is_given_up(
             mark(log, "died")
             os._exit(1)
 
-    backend: Any = fragile_runtime.backend
-    monkeypatch.setattr(backend, "_shape", backend._shape.model_copy(update={"max_recoveries": 1}))
+    actors: Any = fragile_runtime.backend._actors  # type: ignore[attr-defined]
+    monkeypatch.setattr(actors, "shape", actors.shape.model_copy(update={"max_recoveries": 1}))
     agent = Agent(ScriptedModel([text("never")]), hooks=[Kills()], checkpointer=f"sqlite:///{tmp_path}/t.db")
     async with asyncio.timeout(60):
         with pytest.raises(RunLost, match="continue_turn"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,12 +23,12 @@ from umbel.errors import ConfigurationError
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
 
 DRIVER = """
-import asyncio, sys
+import asyncio, json, sys
 from pathlib import Path
 from umbel import Agent, Runtime
 from umbel.testing import ScriptedModel, text
 
-address, store, prompt, ready = sys.argv[1:]
+address, store, ready, *prompts = sys.argv[1:]
 
 class Waiting(ScriptedModel):
     async def complete(self, messages, tools=None, **settings):
@@ -36,28 +37,35 @@ class Waiting(ScriptedModel):
             await asyncio.Event().wait()
         return await super().complete(messages, tools, **settings)
 
-with Runtime(address=address, namespace="svc", detached=True):
-    result = Agent(Waiting([text("done")]), checkpointer=store).run_sync(prompt, thread_id="t")
-    print("PROMPTS", [message.content for message in result.messages if message.role == "user"])
+with Runtime(address=address, namespace="svc", detached=True) as runtime:
+    for prompt in prompts:
+        result = Agent(Waiting([text("done")]), checkpointer=store).run_sync(prompt, thread_id="t")
+        said = [message.content for message in result.messages if message.role == "user"]
+        print(json.dumps([said, {name: report["pid"] for name, report in runtime.backend.reports().items()}]), flush=True)
+"""
+OPERATOR = """
+import json, sys
+from typer.testing import CliRunner
+from umbel.cluster.cli.main import app
+
+address, commands = sys.argv[1], json.loads(sys.argv[2])
+results = [CliRunner().invoke(app, [*command, "--address", address]) for command in commands]
+print(json.dumps([[result.exit_code, result.stdout, result.stderr] for result in results]))
 """
 Run = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
 def run(cluster: tuple[str, str], tmp_path: Path) -> Iterator[Run]:
-    """Start a driver, or with a first argument ``umbel`` the command, in a process of its own."""
-    (tmp_path / "driver.py").write_text(DRIVER)
+    """Start a script in a process of its own; it gets the cluster's address and what is given."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, str(tmp_path / "driver.py"), f"127.0.0.1:{cluster[0]}", f"sqlite:///{tmp_path}/t.db"]
-        if arguments[0] == "umbel":
-            command = [sys.executable, "-m", "umbel.cluster.cli.main", *arguments[1:], "--address", f"127.0.0.1:{cluster[0]}"]
-            arguments = ()
+    def start(script: str, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", script, f"127.0.0.1:{cluster[0]}", *arguments]
         path = os.pathsep.join(place for place in sys.path if place)
         environment = {**os.environ, "PYTHONPATH": path, "RAY_AUTH_MODE": "disabled"}
         pipe = subprocess.PIPE
-        started.append(subprocess.Popen([*command, *arguments], env=environment, stdout=pipe, stderr=pipe, text=True))
+        started.append(subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path))
         return started[-1]
 
     yield start
@@ -67,43 +75,43 @@ def run(cluster: tuple[str, str], tmp_path: Path) -> Iterator[Run]:
         process.communicate()
 
 
-def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def finished(process: subprocess.Popen[str]) -> tuple[int, list[Any], str]:
     out, err = process.communicate(timeout=120)
-    return process.returncode, out, err
-
-
-def listed(run: Run) -> list[dict[str, Any]]:
-    code, out, err = finished(run("umbel", "ps", "--json"))
-    assert code == 0, err
-    runtimes: list[dict[str, Any]] = json.loads(out)["runtimes"]
-    return runtimes
+    return process.returncode, [json.loads(line) for line in out.splitlines()], err
 
 
 def test_a_detached_runtime_outlives_its_driver_and_serves_the_next(run: Run, tmp_path: Path) -> None:
-    code, out, err = finished(run("one", "-"))
-    assert code == 0 and "PROMPTS ['one']" in out, err
-    [service] = listed(run)
-    assert (service["namespace"], service["detached"], service["runs"]) == ("svc", True, 0)
-    actors = {actor["name"]: actor for actor in service["actors"]}
-    assert {*actors} == {f"{role}/default/0" for role in ("supervisor", "agent", "tools", "checkpointer")}
-    assert all(actor["answers"] and psutil.pid_exists(actor["pid"]) for actor in actors.values())
+    store, ready = f"sqlite:///{tmp_path}/t.db", tmp_path / "ready"
+    code, [[said, pids]], err = finished(run(DRIVER, store, str(ready), "one"))
+    assert (code, said) == (0, ["one"]), err
+    assert {*pids} == {f"{role}/default/0" for role in ("supervisor", "agent", "tools", "checkpointer")}
+    assert all(map(psutil.pid_exists, pids.values())), "it goes on without its driver"
+    os.kill(pids["tools/default/0"], signal.SIGKILL)  # and Ray restarts its actors, though nobody is connected
 
-    waiting = run("wait", str(tmp_path / "ready"))
-    while not (tmp_path / "ready").exists():
-        assert waiting.poll() is None, waiting.communicate()
-    [service] = listed(run)
-    assert service["runs"] == 1
-    assert {actor["name"]: actor["pid"] for actor in service["actors"]} == {name: one["pid"] for name, one in actors.items()}
-    code, _, err = finished(run("umbel", "down", "svc"))
-    assert code == 1 and "'svc' has runs in progress (1); --force ends them" in err
-
-    code, out, err = finished(run("umbel", "down", "svc", "--force", "--json"))
-    assert code == 0 and json.loads(out) == {"namespace": "svc", "ended": sorted(actors), "runs": 1}, err
-    code, _, err = finished(waiting)
-    assert code == 1 and "lost" in err, "its driver hears of it at once"
-    code, out, err = finished(run("two", "-"))  # what was kept is there for the next runtime of that name
-    assert code == 0 and out.startswith("PROMPTS ['one', ") and "'two']" in out, err
-    assert finished(run("umbel", "down", "svc"))[:2] == (0, "ended 4 actors of svc\n")
+    second = run(DRIVER, store, str(ready), "two", "wait")
+    while not ready.exists():
+        assert second.poll() is None, second.communicate()
+    commands = [
+        ["ps", "--json"],
+        ["ps"],
+        ["down", "svc"],
+        ["down", "svc", "--force", "--json"],
+        ["ps", "--json"],
+        ["down", "svc"],
+    ]
+    _, [[listed, shown, refused, ended, after, again]], err = finished(run(OPERATOR, json.dumps(commands)))
+    assert listed[0] == 0, err
+    [service] = json.loads(listed[1])["runtimes"]
+    assert (service["namespace"], service["detached"], service["runs"]) == ("svc", True, 1)
+    restarted = {actor["name"]: actor["pid"] for actor in service["actors"] if actor["answers"]}
+    assert {*pids.items()} - {*restarted.items()} == {("tools/default/0", pids["tools/default/0"])} and {*restarted} == {*pids}
+    assert all(f"{pid}" in shown[1] for pid in restarted.values()) and "detached" in shown[1]
+    assert refused[0] == 1 and "'svc' has runs in progress (1); --force ends them" in refused[2]
+    assert ended[0] == 0 and json.loads(ended[1]) == {"namespace": "svc", "ended": sorted(pids), "runs": 1}
+    assert json.loads(after[1]) == {"runtimes": []} and again[0] == 2 and "no runtime 'svc'" in again[2]
+    code, [[said, second_pids]], err = finished(second)
+    assert (said, second_pids) == (["one", "two"], restarted), "the same actors served another driver"
+    assert code == 1 and "lost" in err, "which hears at once that they are gone"
 
 
 # rules, on the session's own Ray
@@ -131,6 +139,7 @@ def test_the_one_who_joins_gets_secret_and_topology_from_the_actors(as_if_joined
         assert [actor.pid for actor in left.actors] == [actor.pid for actor in service.actors], "leaving ends nothing"
     finally:
         ended = end_service("joined")
+        first.end()
     assert len(ended) == 5 and find_services("joined") == []
     with pytest.raises(ConfigurationError, match="no runtime 'joined' is on this cluster"):
         end_service("joined")

@@ -118,18 +118,20 @@ async def test_only_the_end_and_what_is_about_to_be_done(runtime: Runtime, tmp_p
     assert len(await saves_of(url)) == count
 
 
-async def test_a_run_ends_as_soon_as_a_write_behind_its_back_has_failed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("then", ["thinks on", "ends"])
+async def test_a_run_ends_as_soon_as_a_write_behind_its_back_has_failed(tmp_path: Path, then: str) -> None:
     connection = sqlite3.connect(tmp_path / "t.db", isolation_level=None)
 
     class Locks(ScriptedModel):
         async def complete(self, messages: list[Message], tools: Any = None, **settings: Any) -> ModelResponse:
-            if messages[-1].role == "tool":
+            if messages[-1].role != "tool":
+                connection.execute("BEGIN IMMEDIATE")
+            elif then == "thinks on":
                 await asyncio.sleep(600)  # it is cut off
-            connection.execute("BEGIN IMMEDIATE")
             return await super().complete(messages, tools, **settings)
 
     url = f"sqlite:///{tmp_path}/t.db?timeout=0.1"
-    agent = Agent(Locks([tool_call("step", number=1)]), [step], checkpointer=url, durability="async")
+    agent = Agent(Locks([tool_call("step", number=1), text("done")]), [step], checkpointer=url, durability="async")
     async with Runtime(inline=True) as runtime, asyncio.timeout(60):
         with pytest.raises(StoreUnavailable):
             await agent.arun("go", thread_id="t", runtime=runtime)
