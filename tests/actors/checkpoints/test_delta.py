@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from umbel.actors.checkpoints import Baseline, Store, build_save, fold, restore
+from umbel.actors.checkpoints import Baseline, MemoryStore, Store, build_save, fold, restore
 from umbel.protocol.commands import CheckpointLoaded, SaveCheckpoint
 from umbel.protocol.errors import CheckpointError, NotStorable, SchemaVersionError
 from umbel.protocol.messages import Message, ToolCall
@@ -104,7 +104,8 @@ def test_the_cost_of_a_delta_does_not_depend_on_the_conversation() -> None:
 
 @pytest.mark.case(17)
 @pytest.mark.spec("OURS-22", "STATE-50", "MEM-39")
-async def test_500_turns_of_4_kb_take_linear_space(store: Store) -> None:
+async def test_500_turns_of_4_kb_take_linear_space() -> None:
+    store = MemoryStore()
     state = AgentState()
     baseline: Baseline | None = None
     written, deepest = [], 0
