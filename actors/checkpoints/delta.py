@@ -5,17 +5,16 @@ field; a delta only the fields that changed, and of a list that grew only what w
 items). Building a delta costs what changed: the conversation before it is compared by identity, never serialised. Its first
 message may differ, because a system prompt is made anew for every turn; then ``first`` says that the delta begins with it.
 
-A snapshot is due when the deltas since the last one are many *and* together three times as large as it. A fixed interval
-alone would write the whole conversation every N steps, which is quadratic in the end. This way snapshots grow fourfold from
-one to the next, so all of them together are at most 4/3 of the newest; and what a load reads is about the state, or four
-times its last snapshot where steps rewrite what was there.
+A snapshot is due when what the deltas since the last one wrote over and over (counters, metadata) is as large as the whole
+state would be. A fixed interval would write the conversation every N steps, which is quadratic in the end. This way all
+snapshots together are no larger than what was rewritten anyway, and a load reads at most about twice the state.
 """
 
 from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,7 +30,6 @@ from .storable import check_json, check_model
 
 CHAIN_KEY = "_chain"
 SNAPSHOT_EVERY = 50
-SNAPSHOT_GROWTH = 3
 _SCALARS = (str, int, float, bool, type(None))
 
 
@@ -45,6 +43,7 @@ class Baseline:
         depth: deltas since the last snapshot.
         snapshot_bytes: size of that snapshot.
         delta_bytes: size of those deltas together.
+        rewritten_bytes: what of it is fields that a later delta replaces.
         statics: content hashes of the texts that its messages refer to, so the store has them.
     """
 
@@ -53,6 +52,7 @@ class Baseline:
     depth: int = 0
     snapshot_bytes: int = 0
     delta_bytes: int = 0
+    rewritten_bytes: int = 0
     statics: frozenset[str] = frozenset()
 
 
@@ -92,7 +92,7 @@ def build_save(
     if baseline is None or changed is None:
         kind, base, known = "snapshot", 0, frozenset[str]()
         body, texts = _serialise(durable, 0, None)
-        depth, snapshot_bytes, delta_bytes = 0, len(body), 0
+        depth, snapshot_bytes, delta_bytes, rewritten_bytes = 0, len(body), 0, 0
     else:
         kind, base = "delta", len(baseline.state.messages)
         fields, chain["bases"], first = changed
@@ -101,7 +101,8 @@ def build_save(
         known = frozenset[str]() if first else baseline.statics
         body, texts = _serialise(durable.evolve(**fields), base - first, set(fields))
         depth, snapshot_bytes, delta_bytes = baseline.depth + 1, baseline.snapshot_bytes, baseline.delta_bytes + len(body)
-    chain |= {"snapshot_bytes": snapshot_bytes, "delta_bytes": delta_bytes}
+        rewritten_bytes = baseline.rewritten_bytes + _count_rewritten(durable, fields, chain["bases"])
+    chain |= {"snapshot_bytes": snapshot_bytes, "delta_bytes": delta_bytes, "rewritten_bytes": rewritten_bytes}
     save = SaveCheckpoint.model_construct(
         store=store,
         thread_id=thread_id,
@@ -114,7 +115,7 @@ def build_save(
         created_at=created_at,
         statics={digest: text for digest, text in texts.items() if baseline is None or digest not in baseline.statics},
     )
-    return save, Baseline(checkpoint_id, durable, depth, snapshot_bytes, delta_bytes, known | texts.keys())
+    return save, Baseline(checkpoint_id, durable, depth, snapshot_bytes, delta_bytes, rewritten_bytes, known | texts.keys())
 
 
 def restore(loaded: CheckpointLoaded) -> Baseline | None:
@@ -143,8 +144,12 @@ def restore(loaded: CheckpointLoaded) -> Baseline | None:
     stored = state.messages
     state = state.evolve(messages=static_parts.put_back(stored, loaded.statics, where))
     state = echoes.put_back(state, where)
-    size, grown = int(chain.get("snapshot_bytes", len(loaded.state))), int(chain.get("delta_bytes", 0))
-    return Baseline(loaded.checkpoint_id, state, loaded.depth, size, grown, static_parts.digests(stored))
+    sizes = (
+        int(chain.get("snapshot_bytes", len(loaded.state))),
+        int(chain.get("delta_bytes", 0)),
+        int(chain.get("rewritten_bytes", 0)),
+    )
+    return Baseline(loaded.checkpoint_id, state, loaded.depth, *sizes, static_parts.digests(stored))
 
 
 def fold(snapshot: bytes, deltas: Sequence[tuple[int, bytes]], *, where: str = "a checkpoint") -> bytes:
@@ -221,7 +226,14 @@ def _durable(state: AgentState, baseline: Baseline | None) -> AgentState:
 
 
 def _snapshot_is_due(baseline: Baseline, every: int) -> bool:
-    return baseline.depth + 1 >= every and baseline.delta_bytes >= SNAPSHOT_GROWTH * baseline.snapshot_bytes
+    whole = baseline.snapshot_bytes + baseline.delta_bytes - baseline.rewritten_bytes
+    return baseline.depth + 1 >= every and baseline.rewritten_bytes >= whole
+
+
+def _count_rewritten(state: AgentState, fields: Collection[str], grown: Collection[str]) -> int:
+    """Bytes of the fields that are stored anew, of ``fields``; the ``grown`` ones and the messages are only appended to."""
+    rewritten = {name for name in fields if name != "messages" and name not in grown}
+    return len(_serialise(state.evolve(messages=()), 0, rewritten)[0]) if rewritten else 0
 
 
 def _changes(old: AgentState, new: AgentState) -> tuple[dict[str, Any], dict[str, int], bool] | None:
