@@ -210,7 +210,7 @@ class RayActors:
         from .host import NAMESPACE, OPTIONS, Host, actor_name
 
         options: dict[str, Any] = {**OPTIONS, "name": actor_name(self.namespace, name), "namespace": NAMESPACE}
-        options["resources"] = dict(self._shape.resources)
+        options["resources"] = dict(self.shape.resources)
         if placement is not None:
             options |= {"num_cpus": placement.cpus, "num_gpus": placement.gpus, "resources": dict(placement.resources)}
         if self._detached:

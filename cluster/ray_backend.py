@@ -145,7 +145,7 @@ class RayBackend:
             self._guards.pop(ended, None)
         me = Identity(self._actors.namespace, f"{self._name}-{next(self._numbers)}", self._actors.secret)
         peers = [*(f"{SUPERVISOR}/default/{shard}" for shard in range(self._shards)), f"{CHECKPOINTER}/default/0"]
-        patience = self._shape.patience_seconds
+        patience = self._actors.shape.patience_seconds
         self._links[loop] = [
             (loop, Link(me.name, time.time_ns(), peer, RayTransport(me, peer), eager=True, patience=patience)) for peer in peers
         ]
