@@ -123,6 +123,7 @@ class Scenario:
     def _check(self, effects: Effects) -> None:
         invariants.every_task_has_one_result(self.folder / "results.jsonl", self.tasks)
         invariants.streams_are_gapless(self.witness)
+        invariants.no_run_is_lost(self.witness)
         invariants.nothing_final_happens_twice(effects)
         invariants.nothing_happens_after_its_record(effects, self.witness)
         invariants.unknown_outcomes_are_reported(effects, self.witness)
