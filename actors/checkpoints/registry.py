@@ -88,6 +88,14 @@ def _postgres(url: str) -> Store:
     return PostgresStore.from_url(url)
 
 
+def _s3(url: str) -> Store:
+    try:
+        from .s3_store import S3Store
+    except ImportError as error:
+        raise MissingExtra(f"s3:// needs boto3 ({error}): pip install 'umbel[s3]'") from None
+    return S3Store.from_url(url)
+
+
 register_store("memory", MemoryStore.from_url)
 register_store("sqlite", SqliteStore.from_url, file=True)
 register_store("file", FileStore.from_url, file=True)
@@ -95,3 +103,4 @@ register_store("redis", _redis)
 register_store("rediss", _redis)
 register_store("postgres", _postgres)
 register_store("postgresql", _postgres)
+register_store("s3", _s3)

@@ -72,10 +72,13 @@ class Repetition:
         if self.phase != "checkpoint":
             (self.folder / f"hold-{spot}").touch()
         agent = make_agent(self.folder)
+        pids = {name: report["pid"] for name, report in (await asyncio.to_thread(self._reports)).items()}
         async with self._held_store():
             run = asyncio.ensure_future(self._consume(agent))
             await until(lambda: run.done() or self._held(), f"{self.phase}")
-            self._kill()
+            while self.phase == "checkpoint" and not await asyncio.to_thread(self._saves):  # noqa: ASYNC110 - another process
+                await asyncio.sleep(POLL_SECONDS)
+            self._kill(pids)
         await run
         return self._figures(time.monotonic())
 
@@ -107,15 +110,22 @@ class Repetition:
                 return False
             self.lock = sqlite3.connect(self.folder / "threads.db", isolation_level=None)
             self.lock.execute("BEGIN IMMEDIATE")
-        return bool(self.runtime.backend.reports()["checkpointer/default/0"]["busy"])
+        return True
 
-    def _kill(self) -> None:
+    def _reports(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.runtime.backend.reports()
+        return found
+
+    def _saves(self) -> bool:
+        """Whether the checkpointer is at work on something."""
+        return bool(self._reports()["checkpointer/default/0"]["busy"])
+
+    def _kill(self, pids: dict[str, int]) -> None:
         self.killed_at = time.monotonic()
         if self.victim == "worker":
             os.kill(marks(self.folder, "held")[0]["pid"], signal.SIGKILL)
         elif self.victim != "none":
-            os.kill(self.runtime.backend.reports()[f"{self.victim}/default/0"]["pid"], signal.SIGKILL)
-            self.killed_at = time.monotonic()
+            os.kill(pids[f"{self.victim}/default/0"], signal.SIGKILL)
         (self.folder / "killed").touch()
 
     def _figures(self, ended_at: float) -> Figures:

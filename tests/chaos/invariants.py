@@ -56,6 +56,12 @@ def streams_are_gapless(witness: Witness) -> None:
         assert numbers == list(range(len(numbers))), f"run {run}: events {numbers}"
 
 
+def no_run_is_lost(witness: Witness) -> None:
+    """A durable run comes to its own end, whatever was killed meanwhile."""
+    lost = witness.events.keys() - witness.ended
+    assert not lost, f"{len(lost)} runs were lost, one of them after {witness.events[min(lost)][-1]}"
+
+
 def nothing_final_happens_twice(effects: Effects) -> None:
     """A call that must not be repeated began at most once."""
     for call, rows in effects.by_call().items():

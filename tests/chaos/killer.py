@@ -43,12 +43,20 @@ class Killer:
         progress: a number that grows as the work goes on.
         stride: how far it grows between two kills: at least, at most.
         timeline: where kills are noted.
+        store: kills the store's server and starts it again; None where there is none to kill.
     """
 
     def __init__(
-        self, runtime: Runtime, chance: random.Random, progress: Callable[[], int], stride: tuple[int, int], timeline: Timeline
+        self,
+        runtime: Runtime,
+        chance: random.Random,
+        progress: Callable[[], int],
+        stride: tuple[int, int],
+        timeline: Timeline,
+        store: Callable[[], None] | None = None,
     ) -> None:
-        self.killed: dict[str, int] = dict.fromkeys(ROLES, 0)
+        self._store = store
+        self.killed: dict[str, int] = dict.fromkeys(ROLES if store is None else (*ROLES, "store"), 0)
         self._backend: Any = runtime.backend
         self._chance = chance
         self._progress = progress
@@ -62,7 +70,7 @@ class Killer:
     async def kill(self, count: int) -> None:
         """Kill that many processes; every role gets its turn, in a random order."""
         while self.total < count:
-            turn = self._chance.sample(ROLES, len(ROLES))
+            turn = self._chance.sample([*self.killed], len(self.killed))
             for role in turn[: count - self.total]:
                 goal = self._progress() + self._chance.randint(*self._stride)
                 while self._progress() < goal:
@@ -72,6 +80,11 @@ class Killer:
 
     async def _kill(self, role: str) -> None:
         """Find a process that plays the role, and end it; one that is gone meanwhile is looked for again."""
+        if role == "store" and self._store is not None:
+            await asyncio.to_thread(self._store)
+            self.killed[role] += 1
+            self._timeline.add(f"SIGKILL the store's server at {self._progress()} rows")
+            return
         while True:
             for name, pid in await self._processes(role):
                 try:

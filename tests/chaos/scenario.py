@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ class Scenario:
         seed: decides whom and when.
         deadline: seconds after which somebody waits for ever.
         store: URL of the checkpoints; None is a SQLite file in the folder.
+        outage: kills the server of the store and starts it again.
     """
 
     folder: Path
@@ -60,6 +61,7 @@ class Scenario:
     seed: int
     deadline: float
     store: str | None = None
+    outage: Callable[[], None] | None = None
     timeline: Timeline = field(default_factory=Timeline)
     witness: Witness = field(default_factory=Witness)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -81,7 +83,7 @@ class Scenario:
 
     async def _play(self, runtime: Runtime) -> None:
         effects = Effects(self.folder / "effects.jsonl")
-        killer = Killer(runtime, random.Random(self.seed), effects.refresh, STRIDE, self.timeline)
+        killer = Killer(runtime, random.Random(self.seed), effects.refresh, STRIDE, self.timeline, self.outage)
         async with asyncio.TaskGroup() as group:  # the failure of one ends the other
             killing = group.create_task(killer.kill(self.kills))
             fleet = group.create_task(self._fleet(runtime, self._work(effects.path, killing)))
@@ -123,6 +125,7 @@ class Scenario:
     def _check(self, effects: Effects) -> None:
         invariants.every_task_has_one_result(self.folder / "results.jsonl", self.tasks)
         invariants.streams_are_gapless(self.witness)
+        invariants.no_run_is_lost(self.witness)
         invariants.nothing_final_happens_twice(effects)
         invariants.nothing_happens_after_its_record(effects, self.witness)
         invariants.unknown_outcomes_are_reported(effects, self.witness)

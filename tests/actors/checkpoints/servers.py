@@ -10,6 +10,7 @@ import pytest
 
 from .postgres_server import PostgresServer
 from .redis_server import RedisCluster, RedisServer
+from .s3_server import ENVIRONMENT, S3Server
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +37,18 @@ def postgres_server(
         server = PostgresServer(require_service, Path(folder))
         yield server.start(fsync="off")
         server.kill()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """One server for all tests that do not harm it; each takes a prefix of its own."""
+    server = S3Server()
+    yield server.start()
+    server.kill()
+
+
+@pytest.fixture
+def s3_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What boto3 finds in the environment."""
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
