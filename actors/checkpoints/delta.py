@@ -2,7 +2,8 @@
 
 A state is stored as its JSON object with one key more, ``_chain``, which says how it is stored. A snapshot holds every
 field; a delta only the fields that changed, and of a list that grew only what was appended (``bases`` says after how many
-items). Building a delta costs what changed: the conversation before it is compared by identity, never serialised.
+items). Building a delta costs what changed: the conversation before it is compared by identity, never serialised. Its first
+message may differ, because a system prompt is made anew for every turn; then ``first`` says that the delta begins with it.
 
 A snapshot is due when the deltas since the last one are many *and* together three times as large as it. A fixed interval
 alone would write the whole conversation every N steps, which is quadratic in the end. This way snapshots grow fourfold from
@@ -23,9 +24,9 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from ...protocol.commands import CheckpointLoaded, SaveCheckpoint
 from ...protocol.errors import CheckpointError, SchemaVersionError
-from ...protocol.messages import clean_value
+from ...protocol.messages import Message, clean_value
 from ...protocol.state import AgentState
-from .static_parts import digests, put_back, take_out
+from . import echoes, static_parts
 from .storable import check_json, check_model
 
 CHAIN_KEY = "_chain"
@@ -90,12 +91,15 @@ def build_save(
     kind: Literal["snapshot", "delta"]
     if baseline is None or changed is None:
         kind, base, known = "snapshot", 0, frozenset[str]()
-        body, texts = _serialise(durable, None)
+        body, texts = _serialise(durable, 0, None)
         depth, snapshot_bytes, delta_bytes = 0, len(body), 0
     else:
-        kind, base, known = "delta", len(baseline.state.messages), baseline.statics
-        fields, chain["bases"] = changed
-        body, texts = _serialise(durable.evolve(**fields), set(fields))
+        kind, base = "delta", len(baseline.state.messages)
+        fields, chain["bases"], first = changed
+        chain |= {"first": True} if first else {}
+        # What the new prompt replaces may have been the only reference to its text.
+        known = frozenset[str]() if first else baseline.statics
+        body, texts = _serialise(durable.evolve(**fields), base - first, set(fields))
         depth, snapshot_bytes, delta_bytes = baseline.depth + 1, baseline.snapshot_bytes, baseline.delta_bytes + len(body)
     chain |= {"snapshot_bytes": snapshot_bytes, "delta_bytes": delta_bytes}
     save = SaveCheckpoint.model_construct(
@@ -137,9 +141,10 @@ def restore(loaded: CheckpointLoaded) -> Baseline | None:
         path = ".".join(map(str, first["loc"]))
         raise CheckpointError(f"{where} is damaged: {path}: {first['msg']}") from None
     stored = state.messages
-    state = state.evolve(messages=put_back(stored, loaded.statics, where))
+    state = state.evolve(messages=static_parts.put_back(stored, loaded.statics, where))
+    state = echoes.put_back(state, where)
     size, grown = int(chain.get("snapshot_bytes", len(loaded.state))), int(chain.get("delta_bytes", 0))
-    return Baseline(loaded.checkpoint_id, state, loaded.depth, size, grown, digests(stored))
+    return Baseline(loaded.checkpoint_id, state, loaded.depth, size, grown, static_parts.digests(stored))
 
 
 def fold(snapshot: bytes, deltas: Sequence[tuple[int, bytes]], *, where: str = "a checkpoint") -> bytes:
@@ -159,7 +164,10 @@ def fold(snapshot: bytes, deltas: Sequence[tuple[int, bytes]], *, where: str = "
     for base, blob in deltas:
         change = _object(blob, where)
         chain = change.get(CHAIN_KEY)
-        bases = {**(chain.get("bases", {}) if isinstance(chain, dict) else {}), "messages": base}
+        chain = chain if isinstance(chain, dict) else {}
+        bases = {**chain.get("bases", {}), "messages": base}
+        if chain.get("first"):
+            _replace_first(whole, change, where)
         for name, value in change.items():
             if name not in bases:
                 whole[name] = value
@@ -170,7 +178,16 @@ def fold(snapshot: bytes, deltas: Sequence[tuple[int, bytes]], *, where: str = "
             items[after:] = value
     if isinstance(whole.get(CHAIN_KEY), dict):
         whole[CHAIN_KEY].pop("bases", None)
+        whole[CHAIN_KEY].pop("first", None)
     return to_json(whole)
+
+
+def _replace_first(whole: dict[str, Any], change: dict[str, Any], where: str) -> None:
+    """Put the first message of ``change`` in the place of the first of ``whole``."""
+    before, now = whole.get("messages"), change.get("messages")
+    if not (before and now and isinstance(before, list) and isinstance(now, list)):
+        raise CheckpointError(f"{where} is damaged: it replaces a first message, and there is none")
+    before[0] = now.pop(0)
 
 
 def _continues(before: tuple[object, ...], now: tuple[object, ...]) -> bool:
@@ -178,9 +195,24 @@ def _continues(before: tuple[object, ...], now: tuple[object, ...]) -> bool:
     return len(before) <= len(now) and all(map(operator.is_, before, now))
 
 
+def _same_first(state: AgentState, stored: tuple[Message, ...]) -> AgentState:
+    """``state`` with the stored system message itself, where a new turn has made an equal one."""
+    if not stored or not state.messages or state.messages[0] is stored[0]:
+        return state
+    before, now = stored[0], state.messages[0]
+    if not (before.role == now.role == "system" and repr(before) == repr(now)):  # 1 is not True
+        return state
+    return state.evolve(messages=(before, *state.messages[1:]))
+
+
+def _only_first_differs(before: tuple[Message, ...], now: tuple[Message, ...]) -> bool:
+    return bool(before and now) and before[0].role == now[0].role == "system" and _continues(before[1:], now[1:])
+
+
 def _durable(state: AgentState, baseline: Baseline | None) -> AgentState:
     """``state.durable()``, looking only at the messages that were not stored already."""
     stored = () if baseline is None else baseline.state.messages
+    state = _same_first(state, stored)
     if not _continues(stored, state.messages):
         return state.durable()
     added = state.messages[len(stored) :]
@@ -192,8 +224,12 @@ def _snapshot_is_due(baseline: Baseline, every: int) -> bool:
     return baseline.depth + 1 >= every and baseline.delta_bytes >= SNAPSHOT_GROWTH * baseline.snapshot_bytes
 
 
-def _changes(old: AgentState, new: AgentState) -> tuple[dict[str, Any], dict[str, int]] | None:
-    """The fields to store and how many items of each the parent keeps; None when the conversation was rewritten."""
+def _changes(old: AgentState, new: AgentState) -> tuple[dict[str, Any], dict[str, int], bool] | None:
+    """The fields to store, how many items of each the parent keeps, and whether the first message is another one.
+
+    None when the conversation was rewritten.
+    """
+    first = False
     fields: dict[str, Any] = {"messages": ()}
     bases: dict[str, int] = {}
     for name in AgentState.model_fields:
@@ -204,18 +240,20 @@ def _changes(old: AgentState, new: AgentState) -> tuple[dict[str, Any], dict[str
             if len(before) < len(now):
                 fields[name], bases[name] = now[len(before) :], len(before)
         elif name == "messages":
-            return None
+            if not _only_first_differs(before, now):
+                return None
+            fields[name], first = (now[0], *now[len(before) :]), True
         else:
             fields[name] = now
     bases.pop("messages", None)
-    return fields, bases
+    return fields, bases, first
 
 
-def _serialise(state: AgentState, fields: set[str] | None) -> tuple[bytes, dict[str, str]]:
-    """``fields`` of the state as JSON, and the texts that it only refers to."""
+def _serialise(state: AgentState, place: int, fields: set[str] | None) -> tuple[bytes, dict[str, str]]:
+    """``fields`` of the state, whose messages begin at ``place``, as JSON; and the texts that it only refers to."""
     check_model(state, "state", fields)
-    messages, texts = take_out(state.messages)
-    state = state.evolve(messages=messages)
+    messages, texts = static_parts.take_out(state.messages)
+    state = echoes.take_out(state, place, fields).evolve(messages=messages)
     try:
         return AgentState.__pydantic_serializer__.to_json(state, include=fields), texts
     except (PydanticSerializationError, UnicodeEncodeError):

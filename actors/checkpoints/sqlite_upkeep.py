@@ -183,7 +183,8 @@ def give_back_pages(connection: sqlite3.Connection) -> bool:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("VACUUM")
     else:
-        connection.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
+        # It gives a row for each page, without columns: execute() would stop at the first one.
+        connection.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
     return _pragma(connection, "freelist_count") < free
 

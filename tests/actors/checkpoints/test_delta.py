@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from umbel.actors.checkpoints import Baseline, Store, build_save, restore
+from umbel.actors.checkpoints import Baseline, MemoryStore, Store, build_save, fold, restore
 from umbel.protocol.commands import CheckpointLoaded, SaveCheckpoint
 from umbel.protocol.errors import CheckpointError, NotStorable, SchemaVersionError
 from umbel.protocol.messages import Message, ToolCall
@@ -104,7 +104,8 @@ def test_the_cost_of_a_delta_does_not_depend_on_the_conversation() -> None:
 
 @pytest.mark.case(17)
 @pytest.mark.spec("OURS-22", "STATE-50", "MEM-39")
-async def test_500_turns_of_4_kb_take_linear_space(store: Store) -> None:
+async def test_500_turns_of_4_kb_take_linear_space() -> None:
+    store = MemoryStore()
     state = AgentState()
     baseline: Baseline | None = None
     written, deepest = [], 0
@@ -146,6 +147,37 @@ def test_a_rewritten_conversation_is_a_snapshot() -> None:
 
     assert built(shorter, 1, baseline)[0].kind == "snapshot"
     assert built(edited, 1, baseline)[0].kind == "snapshot"
+
+
+async def test_a_prompt_that_is_made_anew_for_every_turn_is_no_reason_for_a_snapshot(store: Store) -> None:
+    state, baseline, kinds = AgentState(), None, []
+    states = {}
+    for number in range(30):
+        prompt = Message.system("You are kind." if number < 10 else f"You are kind. It is day {number}.")
+        state = AgentState(run_id=f"r{number}", messages=(prompt, *state.messages[1:])).with_message(Message.user(str(number)))
+        save, baseline = built(state, number, baseline)
+        await store.save([save])
+        states[save.checkpoint_id] = state
+        kinds.append(save.kind)
+        assert len(json.loads(save.state)["messages"]) == (2 if number == 0 or number >= 10 else 1)
+    assert kinds == ["snapshot"] + ["delta"] * 29
+    for checkpoint_id, expected in states.items():
+        restored = restore(await store.load("thread", checkpoint_id))
+        assert restored is not None
+        assert restored.state == expected
+
+
+def test_a_first_message_that_only_equals_the_stored_one_is_kept_exactly() -> None:
+    first = AgentState(messages=(Message.system("x", n=1), Message.user("y")))
+    _, baseline = built(first)
+    save, after = built(first.evolve(messages=(Message.system("x", n=True), *first.messages[1:])), 1, baseline)
+    assert (save.kind, json.loads(save.state)["messages"][0]["metadata"]) == ("delta", {"n": True})
+    assert after.state.messages[0].metadata["n"] is True
+
+
+def test_a_replacement_for_no_message_is_damage() -> None:
+    with pytest.raises(CheckpointError, match="there is none"):
+        fold(b'{"messages":[]}', [(0, b'{"messages":[1],"_chain":{"first":true}}')])
 
 
 @pytest.mark.spec("MEM-46", "STATE-47")

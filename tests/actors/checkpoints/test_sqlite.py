@@ -66,23 +66,6 @@ async def test_a_killed_writer_loses_nothing_it_acknowledged(path: Path, start: 
     assert (newest.state or b"").count(b'"role"') == len(stored)
 
 
-@pytest.mark.spec("OURS-15", "BUG-51", "MEM-33")
-async def test_of_two_processes_one_wins_each_parent(path: Path, start: Start) -> None:
-    url = f"sqlite:///{path}"
-    writers = [start(url, "thread", name, 150, "race") for name in ("a", "b")]
-    outputs = await asyncio.gather(*(asyncio.to_thread(writer.communicate) for writer in writers))
-    lines = [line.split() for output, _ in outputs for line in output.splitlines()]
-
-    assert [writer.returncode for writer in writers] == [0, 0]
-    assert len(lines) == 300
-    won = {(parent, child) for kind, parent, child in lines if kind == "saved"}
-    store = SqliteStore(path)
-    history = await store.history("thread", limit=1_000)
-    await store.close()
-    assert {(str(entry.parent_id), entry.checkpoint_id) for entry in history} == won
-    assert len({parent for parent, _ in won}) == len(won) == len(history)
-
-
 async def test_processes_may_create_the_file_at_once(path: Path, start: Start) -> None:
     writers = [start(f"sqlite:///{path}", f"thread-{n}", "w", 1, "append") for n in range(4)]
     outputs = await asyncio.gather(*(asyncio.to_thread(writer.communicate) for writer in writers))

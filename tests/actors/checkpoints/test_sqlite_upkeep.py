@@ -68,7 +68,7 @@ async def test_processes_may_upgrade_a_file_at_once(old: Path) -> None:
 @pytest.mark.parametrize("version", [1, 2])
 async def test_collecting_makes_the_file_smaller_while_others_write(request: pytest.FixtureRequest, version: int) -> None:
     path: Path = request.getfixturevalue("old" if version == 1 else "path")
-    store, other = SqliteStore(path), SqliteStore(path, timeout=5.0)
+    store, other = SqliteStore(path, synchronous="normal"), SqliteStore(path, synchronous="normal")
     for n in range(40):
         state = b'{"messages":["%s"]}' % (b"x" * 100_000)
         await saved(store, a_save(f"b{n}", f"b{n - 1}" if n else None, thread_id="big", state=state))

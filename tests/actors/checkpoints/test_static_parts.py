@@ -69,7 +69,7 @@ async def test_a_file_holds_a_prompt_once_for_many_threads(tmp_path: Path) -> No
         await store.save([built(conversation(Message.system(PROMPT)), thread_id=f"t{number}")[0]])
     await store.close()
     assert 480 < path.read_bytes().count(b"You are careful") <= 500, "a few lie across two pages"
-    assert path.stat().st_size < 3 * len(PROMPT.encode())
+    assert path.stat().st_size < 5 * len(PROMPT.encode()), "not 30 times"
 
 
 @pytest.mark.parametrize(
