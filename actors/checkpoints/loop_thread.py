@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from ...protocol.errors import StoreUnavailable
@@ -29,6 +30,7 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._calls: set[Future[Any]] = set()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What ``work`` returns, awaited in the thread's loop. A caller that is cancelled cancels the work.
@@ -41,17 +43,22 @@ class LoopThread:
                 work.close()
                 raise StoreUnavailable(f"the store {self._name} was closed")
             future = asyncio.run_coroutine_threadsafe(work, self._loop or self._start())
+            self._calls.add(future)
+            future.add_done_callback(self._calls.discard)
         return await asyncio.wrap_future(future)
 
     async def close(self, last: Coroutine[Any, Any, None]) -> None:
-        """Await ``last``, which gives the connections up, in the thread's loop, then end both. May be called twice."""
+        """Let the calls end, then await ``last``, which gives up the connections, and end the loop. May be called twice."""
         with self._lock:
             was_closed, self._closed, loop, thread = self._closed, True, self._loop, self._thread
         if was_closed or loop is None or thread is None:
             last.close()
             return
         try:
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_end(last), loop))
+            calls = [asyncio.wrap_future(call) for call in tuple(self._calls)]
+            if calls:
+                await asyncio.wait(calls)
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(last, loop))
         finally:
             loop.call_soon_threadsafe(loop.stop)
             await asyncio.to_thread(thread.join)
@@ -71,11 +78,3 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     finally:
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
-
-
-async def _end(last: Coroutine[Any, Any, None]) -> None:
-    """Let the calls that still run end, then await ``last``."""
-    calls = asyncio.all_tasks() - {asyncio.current_task()}
-    if calls:
-        await asyncio.wait(calls)
-    await last

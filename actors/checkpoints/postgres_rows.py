@@ -9,11 +9,14 @@ from typing import Any
 from pydantic_core import from_json
 
 from ...protocol.commands import CheckpointLoaded, CheckpointSaved, SaveCheckpoint
+from ...protocol.errors import StoreUnavailable
 from ...protocol.storage import CallsRecorded
 from . import postgres_schema as sql
 from .lease import Lease
 from .postgres_client import Work
 from .store import Write, WriteOutcome, conflict
+
+_TRIES = 5
 
 
 def to_bytes(text: str) -> bytes:
@@ -124,8 +127,12 @@ class Batch:
 async def lock_threads(work: Work, names: Sequence[str]) -> dict[str, ThreadRow]:
     """The threads of these ids, locked until the transaction ends, always in the same order; new ones are created."""
     ids = sorted(map(to_bytes, set(names)))
-    await work.run(sql.ADD_THREADS, ids)
-    return {row.thread_id: row for row in map(ThreadRow.read, await work.rows(sql.LOCK_THREADS, ids))}
+    for _ in range(_TRIES):
+        await work.run(sql.ADD_THREADS, ids)
+        rows = await work.rows(sql.LOCK_THREADS, ids)
+        if len(rows) == len(ids):
+            return {row.thread_id: row for row in map(ThreadRow.read, rows)}
+    raise StoreUnavailable("a collector forgets these threads all the time; try again")  # between the two statements
 
 
 async def decide_batch(work: Work, batch: Sequence[Encoded]) -> list[WriteOutcome]:

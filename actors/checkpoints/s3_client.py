@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -38,7 +39,7 @@ class S3Object:
     Attributes:
         body: None when there is none.
         etag: names this content; None when there is none.
-        now: the server's time in seconds since the epoch; its clock ticks once a second.
+        now: the server's time in seconds since the epoch, as far as it is known: at most a second less.
     """
 
     body: bytes | None
@@ -63,16 +64,17 @@ class S3Client:
         self._endpoint, self._region, self._timeout = endpoint, region, timeout
         self._lock = threading.Lock()
         self._client: Any = None
+        self._ahead = float("-inf")
 
     def get(self, key: str, *, first: int | None = None) -> S3Object:
         """An object, or at most its ``first`` bytes."""
         bounds = {} if first is None else {"Range": f"bytes=0-{first - 1}"}
         try:
             answer = self._call("get_object", Key=self._prefix + key, **bounds)
-            return S3Object(self._read(answer["Body"]), answer["ETag"], _date(answer))
+            return S3Object(self._read(answer["Body"]), answer["ETag"], self._now(answer))
         except ClientError as error:
             if _code(error) in _ABSENT:
-                return S3Object(None, None, _date(error.response))
+                return S3Object(None, None, self._now(error.response))
             raise explain(error, self.place) from error
 
     def put(self, key: str, body: bytes) -> None:
@@ -129,6 +131,15 @@ class S3Client:
             raise ConfigurationError(f"{self.place} {_CREDENTIALS.format(error=error)}") from error
         except BotoCoreError as error:
             raise explain(error, self.place) from error
+
+    def _now(self, answer: dict[str, Any]) -> float:
+        """The server's time. It tells whole seconds; each answer that is the first of its second makes ours more exact."""
+        here = time.monotonic()
+        ahead = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"]).timestamp() - here
+        with self._lock:
+            # More than a second too much, and more than an answer takes: the server's clock was set back.
+            self._ahead = ahead if self._ahead > ahead + 1.0 + self._timeout else max(self._ahead, ahead)
+            return here + self._ahead
 
     def _read(self, body: Any) -> bytes:
         try:
@@ -204,8 +215,3 @@ def explain(error: Exception, place: str) -> UmbelError:
 
 def _code(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
-
-
-def _date(answer: dict[str, Any]) -> float:
-    headers = answer["ResponseMetadata"]["HTTPHeaders"]
-    return parsedate_to_datetime(headers["date"]).timestamp()

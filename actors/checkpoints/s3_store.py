@@ -1,7 +1,7 @@
 """Checkpoints in a bucket of S3, or of a server like it: for clusters without a database, and for keeping much for little.
 
-Every write costs a few requests, and a lease needs the server's clock, which it tells in whole seconds: a lease may last up
-to two seconds longer than asked for. The bucket's server must honour conditional writes; that is checked before the first use. What
+Every write costs a few requests, and leases need the server's clock, which it tells in whole seconds: they last up to two
+seconds longer than asked for. The bucket's server must honour conditional writes; that is checked before the first use. What
 was acknowledged is as durable as the bucket. Credentials come from where boto3 looks for them (environment, files, roles),
 never from the URL.
 """
@@ -146,7 +146,7 @@ class S3Store(Store):
         return await self._run(lambda: self._threads.history(thread_id, max(0, limit)))
 
     async def lease(self, request: TakeLease) -> LeaseTaken:
-        """See :meth:`Store.lease`. The clock is the server's, in whole seconds."""
+        """See :meth:`Store.lease`. The clock is the server's, which tells whole seconds."""
         check_id(request.thread_id)
         check_id(request.owner)
         longer = request.evolve(seconds=request.seconds + _CLOCK_SECONDS) if request.seconds > 0 else request

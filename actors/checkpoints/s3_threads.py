@@ -178,20 +178,22 @@ class S3Threads:
 
     def delete(self, thread_id: str, *, only: Callable[[Head, float], bool] = lambda head, now: True) -> Head:
         """Leave a tombstone of a thread if ``only`` says so; answers what it was, without a line when nothing was done."""
-        gone = Head(thread_id=thread_id)
+        gone = nothing = Head(thread_id=thread_id)
 
-        def decide(head: Head, now: float) -> tuple[Head, Head]:
+        def decide(head: Head, now: float) -> tuple[Head, Head | None]:
             nonlocal gone
             if not only(head, now):
-                return head, Head(thread_id=thread_id)
+                return head, None
             gone = head if head.line else gone  # a deletion whose answer was lost is not asked a second time what there was
             return head.emptied(now), gone
 
         deleted = self.change(thread_id, decide)
+        if deleted is None:
+            return nothing
         for name in deleted.line:
             self.client.delete(thread_folder(thread_id) + name)
         self.client.delete(name_key(thread_id))
-        if self.head(thread_id)[0].line:  # begun anew meanwhile, or not deleted
+        if self.head(thread_id)[0].line:  # begun anew meanwhile
             self.client.put(name_key(thread_id), thread_id.encode())
         return deleted
 

@@ -32,6 +32,8 @@ EXTRAS = {
     "mcp": ("mcp",),
     "otel": ("opentelemetry.sdk",),
     "lab": ("numpy", "scipy", "matplotlib"),
+    "postgres": ("psycopg",),
+    "s3": ("boto3",),
 }
 RAY_SECONDS = 90
 _COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}

@@ -86,7 +86,7 @@ async def test_connections_that_the_server_ended_are_replaced(store: Store, serv
 
 
 async def test_a_server_that_does_not_answer_is_left_in_time(server: PostgresServer, schema: str, save: SaveMaker) -> None:
-    store = open_store(f"{server.url}?schema={schema}&timeout=0.5&application_name={schema}")
+    store = open_store(f"{server.url}?schema={schema}&timeout=3&application_name={schema}")
     await store.save([save("c1")])
     [(pid,)] = server.command(f"SELECT pid FROM pg_stat_activity WHERE application_name = '{schema}'")
     os.kill(pid, signal.SIGSTOP)
@@ -105,7 +105,7 @@ async def test_a_server_that_does_not_answer_is_left_in_time(server: PostgresSer
 async def test_a_lock_of_somebody_else_is_waited_for_but_not_for_ever(
     server: PostgresServer, schema: str, save: SaveMaker
 ) -> None:
-    store = open_store(f"{server.url}?schema={schema}&timeout=0.5")
+    store = open_store(f"{server.url}?schema={schema}&timeout=3")
     await store.save([save("c1"), save("c1", thread_id="other")])
     with psycopg.connect(server.url) as other:
         other.execute(f"SELECT 1 FROM {schema}.threads WHERE thread_id = 'thread' FOR UPDATE".encode())

@@ -78,7 +78,7 @@ async def test_a_killed_server_is_an_outage_and_comes_back_with_everything(
 
 
 async def test_a_save_whose_answer_was_lost_is_sent_again(server: RedisServer, save: SaveMaker) -> None:
-    store = open_store(f"{server.url}?timeout=0.3")
+    store = open_store(f"{server.url}?timeout=2")
     await store.save([save("c1")])
     os.kill(server.process.pid, signal.SIGSTOP)
     with pytest.raises(StoreUnavailable, match=r"timeout="):

@@ -1,0 +1,199 @@
+"""Faults of a bucket: each is an error that says what to do, and none loses what was acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+from botocore.exceptions import ClientError
+
+from umbel.actors.checkpoints import Store, open_store
+from umbel.actors.checkpoints.s3_client import explain
+from umbel.actors.checkpoints.static_parts import MARK
+from umbel.protocol.commands import CheckpointSaved
+from umbel.protocol.errors import CheckpointConflict, CheckpointError, ConfigurationError, MissingExtra, StoreUnavailable
+from umbel.protocol.storage import CollectGarbage, ListThreads, TakeLease
+
+from .conftest import SaveMaker, Start
+from .s3_server import S3Server
+
+pytestmark = pytest.mark.usefixtures("s3_credentials")
+
+
+@pytest.fixture
+def prefix() -> str:
+    return uuid4().hex
+
+
+@pytest.fixture
+async def store(s3_server: S3Server, prefix: str) -> AsyncIterator[Store]:
+    store = open_store(f"s3://umbel/{prefix}?endpoint={s3_server.endpoint}")
+    yield store
+    await store.close()
+
+
+def test_two_processes_that_race_win_each_parent_once(s3_server: S3Server, prefix: str, start: Start) -> None:
+    url = f"s3://umbel/{prefix}?endpoint={s3_server.endpoint}"
+    workers = [start(url, "thread", name, 6, "race") for name in "ab"]
+    lines = [line.split() for worker in workers for line in worker.communicate(timeout=100)[0].splitlines()]
+    assert [worker.returncode for worker in workers] == [0, 0]
+    won = [parent for kind, parent, _ in lines if kind == "saved"]
+    assert len(lines) == 12 and len(won) == len(set(won)) >= 6
+
+
+@pytest.mark.spec("OURS-21", "MEM-36")
+async def test_a_server_that_does_not_answer_is_an_outage(s3_server: S3Server, prefix: str, save: SaveMaker) -> None:
+    store = open_store(f"s3://umbel/{prefix}?endpoint={s3_server.endpoint}&timeout=1")
+    patient = open_store(f"s3://umbel/{prefix}?endpoint={s3_server.endpoint}")
+    await patient.save([save("c1")])
+    os.kill(s3_server.process.pid, signal.SIGSTOP)
+    try:
+        for call in (store.load("thread"), store.threads(ListThreads(store=""))):
+            with pytest.raises(StoreUnavailable, match="cannot be reached"):
+                await call
+    finally:
+        os.kill(s3_server.process.pid, signal.SIGCONT)
+    again = [save("c1"), save("c2", "c1")]
+    assert await patient.save(again) == [CheckpointSaved(checkpoint_id="c1"), CheckpointSaved(checkpoint_id="c2")]
+    await store.close()
+    await patient.close()
+
+
+async def test_nobody_there_is_an_outage() -> None:
+    store = open_store("s3://umbel/x?endpoint=http://127.0.0.1:9&timeout=1")
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        await store.load("thread")
+    await store.close()
+
+
+async def test_a_bucket_that_came_back_empty_is_a_conflict(
+    store: Store, s3_server: S3Server, prefix: str, save: SaveMaker
+) -> None:
+    await store.save([save("c1")])
+    client = s3_server.client()
+    for item in client.list_objects_v2(Bucket="umbel", Prefix=prefix)["Contents"]:
+        client.delete_object(Bucket="umbel", Key=item["Key"])
+    [outcome] = await store.save([save("c2", "c1")])
+    assert isinstance(outcome, CheckpointConflict) and outcome.details["found"] is None
+
+
+async def test_a_lost_or_damaged_object_is_an_error_and_not_another_state(
+    store: Store, s3_server: S3Server, prefix: str, save: SaveMaker
+) -> None:
+    await store.save([save("c1"), save("c2", "c1", kind="delta")])
+    client = s3_server.client()
+    keys = [item["Key"] for item in client.list_objects_v2(Bucket="umbel", Prefix=f"{prefix}/threads/")["Contents"]]
+    [head] = [key for key in keys if key.endswith("/head")]
+    client.delete_object(Bucket="umbel", Key=next(key for key in keys if key != head))
+    with pytest.raises(CheckpointError, match="objects are missing"):
+        await store.load("thread")
+    client.put_object(Bucket="umbel", Key=head, Body=b'{"version":1}')
+    with pytest.raises(CheckpointError, match="is damaged"):
+        await store.load("thread")
+    client.put_object(Bucket="umbel", Key=head, Body=b'{"version":2,"thread_id":"thread"}')
+    with pytest.raises(CheckpointError, match="version 2"):
+        await store.load("thread")
+
+
+async def test_a_bucket_that_is_not_there(s3_server: S3Server) -> None:
+    store = open_store(f"s3://never-made?endpoint={s3_server.endpoint}")
+    with pytest.raises(ConfigurationError, match="no such bucket"):
+        await store.open()
+    await store.close()
+
+
+async def test_without_credentials_the_error_names_the_variables(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/never")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/never")
+    store = open_store(f"s3://umbel/x?endpoint={s3_server.endpoint}")
+    with pytest.raises(ConfigurationError, match="AWS_ACCESS_KEY_ID"):
+        await store.open()
+    await store.close()
+
+
+async def test_of_many_owners_one_gets_the_lease(store: Store) -> None:
+    requests = [TakeLease(store="", thread_id="thread", owner=f"run-{n}", seconds=600) for n in range(6)]
+    answers = await asyncio.gather(*map(store.lease, requests), return_exceptions=True)
+    assert sum(not isinstance(answer, Exception) for answer in answers) == 1
+
+
+async def test_collecting_puts_threads_back_into_the_list(
+    store: Store, s3_server: S3Server, prefix: str, save: SaveMaker
+) -> None:
+    long = "x" * 2_000
+    await store.save([save("c1", thread_id=name) for name in ("a", long)])
+    client = s3_server.client()
+    for item in client.list_objects_v2(Bucket="umbel", Prefix=f"{prefix}/names/")["Contents"]:
+        client.delete_object(Bucket="umbel", Key=item["Key"])
+    assert (await store.threads(ListThreads(store=""))).threads == ()
+    await store.collect(CollectGarbage(store=""))
+    assert [thread.thread_id for thread in (await store.threads(ListThreads(store=""))).threads] == ["a", long]
+
+
+@pytest.mark.case(18)
+async def test_no_text_is_lost_to_a_collector_that_runs_while_threads_begin_and_end(store: Store, save: SaveMaker) -> None:
+    digest = "a" * 64
+    state = json.dumps({"messages": [MARK + digest]}).encode()
+    ended = asyncio.Event()
+
+    async def collect() -> int:
+        texts = 0
+        while not ended.is_set():
+            texts += (await store.collect(CollectGarbage(store="", tombstones=0.0))).static_parts
+        return texts
+
+    collector = asyncio.create_task(collect())
+    for n in range(12):
+        thread = f"thread-{n % 3}"
+        lease = await store.lease(TakeLease(store="", thread_id=thread, owner="run", seconds=600))
+        await store.save([save("c1", thread_id=thread, state=state, statics={digest: "text"}, token=lease.token)])
+        assert (await store.load(thread)).statics == {digest: "text"}
+        await store.delete(thread)
+    ended.set()
+    await collector
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "remedy"),
+    [
+        ("AccessDenied", ConfigurationError, "grant get, put, delete and list"),
+        ("SignatureDoesNotMatch", ConfigurationError, "AWS_SECRET_ACCESS_KEY"),
+        ("NotImplemented", ConfigurationError, "conditional writes"),
+        ("SlowDown", StoreUnavailable, "fewer requests"),
+        ("SomethingNew", StoreUnavailable, "SomethingNew"),
+    ],
+)
+def test_what_a_server_answers_is_explained(code: str, kind: type[Exception], remedy: str) -> None:
+    error = explain(ClientError({"Error": {"Code": code, "Message": "no"}}, "PutObject"), "S3, bucket b")
+    assert type(error) is kind
+    assert "bucket b" in error.message and remedy in error.message
+
+
+@pytest.mark.parametrize(
+    ("url", "match"),
+    [
+        ("s3:///prefix", "names a bucket"),
+        ("s3://key:secret@bucket", "no credentials"),
+        ("s3://bucket?colour=red", "no option 'colour'"),
+    ],
+)
+def test_a_wrong_url_is_refused_before_anything_is_sent(url: str, match: str) -> None:
+    with pytest.raises(ConfigurationError, match=match):
+        open_store(url)
+
+
+def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if ".checkpoints.s3_" in name and name.startswith("umbel.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'umbel\[s3\]'"):
+        open_store("s3://bucket")
