@@ -84,7 +84,15 @@ DEFAULTS: dict[str, Any] = {
     "metadata": {},
 }
 SETTINGS_OF_THEIR_OWN = {"model", "system_prompt", "model_retry", "compaction", "hooks", "plugins", "tool_loop_read_only_tools"}
-OWN_FIELDS = {"on_interrupt", "max_consecutive_tool_errors", "max_empty_replies", "placement", "cancel_grace_seconds"}
+OWN_FIELDS = {
+    "on_interrupt",
+    "max_consecutive_tool_errors",
+    "max_empty_replies",
+    "placement",
+    "cancel_grace_seconds",
+    "durability",
+    "lease_seconds",
+}
 OUT_OF_RANGE: list[tuple[str, Any]] = [
     ("max_iterations", 0),
     ("max_iterations", 501),
@@ -485,8 +493,13 @@ def checkpoints_in(path: Path) -> int:
 @pytest.mark.spec("API-10")
 @pytest.mark.parametrize(("every", "saved"), [(None, 2), (2, 1), (0, 0)])
 async def test_iterations_are_saved_as_often_as_asked(runtime: Runtime, tmp_path: Path, every: Any, saved: int) -> None:
+    @tool(idempotent=True, name="add")
+    async def harmless(a: int, b: int) -> int:
+        """Add two integers; a tool with effects would have saves of its own."""
+        return a + b
+
     path = tmp_path / "t.db"
-    agent = Agent(Clerk(path), [add], checkpointer=f"sqlite:///{path}", checkpoint_every_n_iterations=every)
+    agent = Agent(Clerk(path), [harmless], checkpointer=f"sqlite:///{path}", checkpoint_every_n_iterations=every)
     assert (await agent.arun("x", thread_id="t")).message == str(saved)
     assert checkpoints_in(path) == saved + 1, "the end of a turn is always saved"
 

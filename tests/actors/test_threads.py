@@ -85,9 +85,9 @@ async def test_what_is_missing_is_an_error_of_its_own(runtime: Runtime) -> None:
         with pytest.raises(LookupError, match="'t' has no checkpoint 'c9'"):
             await call
     bare = Agent(ScriptedModel([text("hi")]))
-    for call in (bare.get_state("t"), bare.list_threads(), bare.fork("t"), bare.delete_thread("t")):
+    for request in (bare.get_state("t"), bare.list_threads(), bare.fork("t"), bare.delete_thread("t")):
         with pytest.raises(RuntimeError, match="has no checkpointer: give it one") as raised:
-            await call
+            await request
         assert isinstance(raised.value, NoCheckpointer)
 
 
@@ -115,7 +115,7 @@ async def test_an_update_is_a_new_checkpoint_and_leaves_its_source_alone(runtime
     await agent.arun("1 + 2?", thread_id="t", metadata={"user": "ann"})
     before = await agent.get_state("t")
     [source, *_] = await agent.get_state_history("t")
-    notes = ["short", Message.assistant("noted"), {"role": "user", "content": "dict"}]
+    notes: list[Any] = ["short", Message.assistant("noted"), {"role": "user", "content": "dict"}]
     new = await agent.update_state("t", messages=notes, metadata={"plan": {"tier": 2}, "colour": "red"})
     state = await agent.get_state("t")
     assert said(state)[-3:] == ["short", "noted", "dict"] and state.messages[:-3] == before.messages

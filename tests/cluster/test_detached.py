@@ -156,7 +156,8 @@ def test_a_namespace_has_one_kind_of_runtime(as_if_joined: None) -> None:
 
 
 def test_what_cannot_be_detached_is_refused(ray_cluster: Any) -> None:
-    for settings in ({"inline": True, "namespace": "x"}, {}):
+    wrong: list[dict[str, Any]] = [{"inline": True, "namespace": "x"}, {}]
+    for settings in wrong:
         with pytest.raises(ConfigurationError, match="on a Ray cluster and has a name"):
             Runtime(detached=True, **settings)
     with pytest.raises(ConfigurationError, match="outlives this process"):

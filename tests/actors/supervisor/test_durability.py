@@ -62,7 +62,7 @@ class SlowThread:
 
 async def test_a_slow_store_never_has_more_than_two_steps_before_it() -> None:
     thread = SlowThread()
-    backlog: Backlog[AgentState] = Backlog(thread.write, pytest.fail)
+    backlog: Backlog[AgentState] = Backlog(thread.write, lambda error: pytest.fail(str(error)))
     state, largest = AgentState(messages=(Message.user("go"),)), 0
     for number in range(STEPS):
         state = state.evolve(iteration=number)

@@ -195,12 +195,13 @@ def test_what_was_exported_comes_back_exactly(threads: Umbel, umbel: Umbel, url:
     assert told(imported) == {"imported": 4, "replaced": 0}
     assert umbel("threads", "export", "--store", other).stdout == Path("all.jsonl").read_text()
     for thread in ("t", "done", "open"):
-        mine, theirs = (with_threads(place, lambda store, t=thread: store.load(t)) for place in (url, other))
+        mine, theirs = (with_threads(place, lambda store: store.load(thread)) for place in (url, other))  # noqa: B023 - used at once
         assert (mine.checkpoint_id, mine.metadata, mine.created_at, mine.journal) == (
             theirs.checkpoint_id, theirs.metadata, theirs.created_at, theirs.journal
         )  # fmt: skip
-        assert with_threads(url, lambda store, t=thread: store.get_state(t)) == with_threads(
-            other, lambda store, t=thread: store.get_state(t)
+        assert with_threads(url, lambda store: store.get_state(thread)) == with_threads(  # noqa: B023 - used at once
+            other,
+            lambda store: store.get_state(thread),  # noqa: B023 - used at once
         )
     line = json.loads(Path("all.jsonl").read_text().splitlines()[0])
     assert (line["format"], line["version"], line["state_version"]) == ("umbel-thread", 1, AgentState.schema_version)
@@ -306,7 +307,12 @@ def test_nothing_is_deleted_without_a_yes(threads: Umbel, url: str, monkeypatch:
     monkeypatch.setattr(commands, "is_terminal", lambda: True)
     asked: list[str] = []
     answers = iter([False, True])
-    monkeypatch.setattr(commands.typer, "confirm", lambda question, **_: asked.append(question) or next(answers))
+
+    def confirm(question: str, **_: Any) -> bool:
+        asked.append(question)
+        return next(answers)
+
+    monkeypatch.setattr("typer.confirm", confirm)
     for code, left in ((1, ["a"]), (0, [])):
         assert threads("rm", "a").exit_code == code
         assert ids(threads("list", "--json")) == left
