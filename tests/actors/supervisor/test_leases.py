@@ -168,6 +168,23 @@ async def test_a_run_does_not_bring_a_deleted_thread_back(runtime: Runtime, tmp_
     assert (await short(url).arun("anew", thread_id="t", on_busy="reject")).message == "short"
 
 
+async def freeze(process: asyncio.subprocess.Process, database: Path) -> None:
+    """Stop a process, but not in the middle of a transaction: nobody else could write then."""
+    async with asyncio.timeout(60):
+        while True:
+            process.send_signal(signal.SIGSTOP)
+            connection = sqlite3.connect(database, isolation_level=None, timeout=0.2)
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("ROLLBACK")
+                return
+            except sqlite3.OperationalError:
+                process.send_signal(signal.SIGCONT)
+                await asyncio.sleep(0.01)
+            finally:
+                connection.close()
+
+
 @pytest.mark.case(16)
 async def test_a_process_that_was_frozen_cannot_write_over_its_successor(tmp_path: Path) -> None:
     url, log = f"sqlite:///{tmp_path}/t.db", tmp_path / "log"
@@ -175,7 +192,7 @@ async def test_a_process_that_was_frozen_cannot_write_over_its_successor(tmp_pat
     async with asyncio.timeout(60):
         while not log.exists() or "pay-3" not in log.read_text() or "read-2" not in log.read_text():
             await asyncio.sleep(0.02)
-    driver.send_signal(signal.SIGSTOP)
+    await freeze(driver, tmp_path / "t.db")
     async with Runtime(inline=True) as runtime:
         successor = Agent(ScriptedModel([text("mine now")], loop=True), checkpointer=url)
         assert (await successor.arun("go on", thread_id="t", runtime=runtime)).message == "mine now"
