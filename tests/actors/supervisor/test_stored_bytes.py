@@ -48,7 +48,7 @@ async def test_many_turns_of_4_kb_take_less_than_twice_their_bytes(tmp_path: Pat
     assert TURNS * SIZE < size < 2 * TURNS * SIZE + fixed
 
 
-@tool(idempotent=True)
+@tool
 async def read(number: int) -> str:
     """Read 4 KB of something."""
     return f"{number} " + os.urandom(SIZE // 2).hex()
