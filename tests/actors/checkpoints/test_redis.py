@@ -39,6 +39,20 @@ def server(require_service: Service, tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
+def make(require_service: Service, tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
+    """A function that makes a server with other settings; it is ended even when the test fails."""
+    made: list[RedisServer] = []
+
+    def make(*settings: str) -> RedisServer:
+        made.append(RedisServer(require_service("redis-server"), tmp_path / f"data-{len(made)}", *settings))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.kill()
+
+
+@pytest.fixture
 async def store(server: RedisServer) -> AsyncIterator[Store]:
     store = open_store(f"{server.url}?timeout=5")
     yield store
@@ -93,9 +107,9 @@ async def test_a_save_whose_answer_was_lost_is_sent_again(server: RedisServer, s
 
 
 async def test_a_server_that_came_back_empty_is_a_conflict_and_was_warned_of(
-    require_service: Service, tmp_path: Path, save: SaveMaker, caplog: pytest.LogCaptureFixture
+    make: Callable[..., RedisServer], save: SaveMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = RedisServer(require_service("redis-server"), tmp_path, "--maxmemory-policy", "allkeys-lru").start()
+    server = make("--maxmemory-policy", "allkeys-lru").start()
     store = open_store(server.url)
     assert isinstance(store, RedisStore)
     await store.open()
@@ -108,7 +122,6 @@ async def test_a_server_that_came_back_empty_is_a_conflict_and_was_warned_of(
     [outcome] = await store.save([save("c2", "c1")])
     assert isinstance(outcome, CheckpointConflict) and outcome.details["found"] is None
     await store.close()
-    server.kill()
 
 
 async def test_safe_settings_are_not_warned_of(store: Store, redis_cluster: RedisCluster) -> None:
@@ -285,10 +298,10 @@ def pair(require_service: Service, tmp_path: Path) -> tuple[Path, Path]:
     return certificate, key
 
 
-async def test_tls(require_service: Service, pair: tuple[Path, Path], tmp_path: Path, save: SaveMaker) -> None:
+async def test_tls(make: Callable[..., RedisServer], pair: tuple[Path, Path], save: SaveMaker) -> None:
     certificate, key = pair
     tls = ["--tls-cert-file", str(certificate), "--tls-key-file", str(key), "--tls-auth-clients", "no"]
-    server = RedisServer(require_service("redis-server"), tmp_path / "data", *tls)
+    server = make(*tls)
     server.start("--port", "0", "--tls-port", str(server.port))
 
     trusting = open_store(f"rediss://127.0.0.1:{server.port}?ssl_ca_certs={certificate}")
@@ -298,4 +311,3 @@ async def test_tls(require_service: Service, pair: tuple[Path, Path], tmp_path: 
     with pytest.raises(StoreUnavailable, match="certificate"):
         await strict.load("thread")
     await strict.close()
-    server.kill()
