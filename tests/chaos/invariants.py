@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from umbel.events import Event, TerminateEvent, ToolCompleteEvent
+from umbel.events import Event, TerminateEvent, ThinkEvent, ToolCompleteEvent
 
 from .effects import Call, Effects, Row
 
@@ -22,16 +22,23 @@ class Witness:
     Attributes:
         events: by run, in the order of arrival.
         completed: calls whose end was heard of: nanoseconds of the monotonic clock, and the event.
+        stored: calls whose result is in a checkpoint, since the run has gone on: nanoseconds of the monotonic clock. Of a call
+            that may be repeated the end is told before that, so a crash in between repeats it.
     """
 
     events: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     completed: dict[Call, tuple[int, ToolCompleteEvent]] = field(default_factory=dict)
+    stored: dict[Call, int] = field(default_factory=dict)
 
     def hear(self, event: Event, now: int) -> None:
         """Take in an event that arrived at ``now``."""
         self.events[event.run_id].append(event)
         if isinstance(event, ToolCompleteEvent):
             self.completed.setdefault((event.run_id, event.tool_call_id), (now, event))
+        elif isinstance(event, ThinkEvent | TerminateEvent):
+            for earlier in self.events[event.run_id]:
+                if isinstance(earlier, ToolCompleteEvent):
+                    self.stored.setdefault((event.run_id, earlier.tool_call_id), now)
 
     @property
     def ended(self) -> set[str]:
@@ -70,11 +77,11 @@ def nothing_final_happens_twice(effects: Effects) -> None:
 
 
 def nothing_happens_after_its_record(effects: Effects, witness: Witness) -> None:
-    """No effect begins again once the result of its call was told, not even one that may be repeated."""
+    """No effect begins again once the result of its call is stored, not even one that may be repeated."""
     for row in effects.rows:
-        told = witness.completed.get((row.run, row.call))
-        late = row.phase == "begun" and told is not None and row.at > told[0]
-        assert not late, f"{row} began after its result was known: {told}"
+        stored = witness.stored.get((row.run, row.call))
+        late = row.phase == "begun" and stored is not None and row.at > stored
+        assert not late, f"{row} began after its result was stored: {stored}"
 
 
 def unknown_outcomes_are_reported(effects: Effects, witness: Witness) -> None:
