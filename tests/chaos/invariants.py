@@ -76,12 +76,13 @@ def nothing_final_happens_twice(effects: Effects) -> None:
         assert rows[0].idempotent or len(begun) == 1, f"call {call} was executed {len(begun)} times: {begun}"
 
 
-def nothing_happens_after_its_record(effects: Effects, witness: Witness) -> None:
-    """No effect begins again once the result of its call is stored, not even one that may be repeated."""
+def nothing_happens_after_its_record(effects: Effects, witness: Witness, *, told: bool) -> None:
+    """No effect begins again once the result of its call is stored (or was ``told``), not even one that may be repeated."""
+    known = {call: at for call, (at, _) in witness.completed.items()} if told else witness.stored
     for row in effects.rows:
-        stored = witness.stored.get((row.run, row.call))
-        late = row.phase == "begun" and stored is not None and row.at > stored
-        assert not late, f"{row} began after its result was stored: {stored}"
+        at = known.get((row.run, row.call))
+        late = row.phase == "begun" and at is not None and row.at > at
+        assert not late, f"{row} began after its result was {'told' if told else 'stored'}: {at}"
 
 
 def unknown_outcomes_are_reported(effects: Effects, witness: Witness) -> None:

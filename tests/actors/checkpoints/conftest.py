@@ -42,6 +42,14 @@ async def store(url: str) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
+def protected(tmp_path: Path) -> Iterator[Path]:
+    """A directory in which nobody but root may make a file."""
+    tmp_path.chmod(0o500)
+    yield tmp_path
+    tmp_path.chmod(0o700)
+
+
+@pytest.fixture
 def start() -> Iterator[Start]:
     """Start a worker as a process of its own; whatever still runs at the end of the test is killed."""
     processes: list[subprocess.Popen[str]] = []

@@ -6,7 +6,7 @@ import asyncio
 import fcntl
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -190,13 +190,6 @@ async def test_a_path_that_cannot_be_is_a_configuration_error(tmp_path: Path, pl
         await store.open()
     await store.close()
     assert str(tmp_path) in raised.value.message
-
-
-@pytest.fixture
-def protected(tmp_path: Path) -> Iterator[Path]:
-    tmp_path.chmod(0o500)
-    yield tmp_path
-    tmp_path.chmod(0o700)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

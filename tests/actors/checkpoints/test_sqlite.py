@@ -159,13 +159,6 @@ async def test_a_path_that_cannot_be_is_a_configuration_error(tmp_path: Path, pl
     assert str(tmp_path) in raised.value.message
 
 
-@pytest.fixture
-def protected(tmp_path: Path) -> Iterator[Path]:
-    tmp_path.chmod(0o500)
-    yield tmp_path
-    tmp_path.chmod(0o700)
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 async def test_a_directory_without_permission_is_a_configuration_error(protected: Path) -> None:
     store = SqliteStore(protected / "checkpoints.sqlite")
