@@ -283,3 +283,5 @@ async def commit(run: Run, message: SaveCheckpoint, baseline: Baseline) -> None:
     run.checkpoint = baseline
     if run._memo is not None:
         run._memo.unsure = None
+    if run._held is not None:
+        run.let_go()
