@@ -115,7 +115,7 @@ class CheckpointerActor:
         commit, thread_id = self._of(message.store), message.thread_id
         if message.owner is None:
             return await commit.store.load(thread_id, message.checkpoint_id)
-        request = TakeLease(
+        request = TakeLease.trusted(
             store=message.store, thread_id=thread_id, owner=message.owner, seconds=message.seconds, steal=message.steal
         )
         taken = await commit.lease(request)

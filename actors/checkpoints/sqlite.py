@@ -224,7 +224,7 @@ class SqliteStore(OneTransactionStore):
             entries = encode_entries(thread_id, save.entries, self.max_bytes)
         except NotStorable as error:
             return error
-        saved = CheckpointSaved(checkpoint_id=checkpoint_id)
+        saved = CheckpointSaved.trusted(checkpoint_id=checkpoint_id)
         lease = upkeep.read_lease(connection, thread_id)
         refusal = lease.refusal(thread_id, save.token, self._clock())
         position, found, depth = connection.execute(_NEWEST, (thread_id,)).fetchone() or (0, None, 0)
@@ -236,7 +236,7 @@ class SqliteStore(OneTransactionStore):
         if connection.execute(_INSERT, (thread_id, position + 1, *facts)).rowcount:
             self._save_beside(connection, save, entries)
             after = lease.after(save)
-            if after != lease:
+            if after is not lease:
                 upkeep.write_lease(connection, thread_id, after)
         return saved
 
@@ -285,7 +285,7 @@ def _load(
     journal = connection.execute(_ENTRIES, (thread_id,)).fetchall() if checkpoint_id is None else []
     entries = tuple(JournalEntry.model_validate_json(entry) for (entry,) in journal)
     if row is None:
-        return CheckpointLoaded(journal=entries, token=token)
+        return CheckpointLoaded.trusted(journal=entries, token=token)
     depth, position = row[4], row[5]
     if limit is not None and connection.execute(_CHAIN_BYTES, (thread_id, position - depth, position)).fetchone()[0] > limit:
         raise TooLong
