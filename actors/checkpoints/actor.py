@@ -119,6 +119,8 @@ class CheckpointerActor:
             store=message.store, thread_id=thread_id, owner=message.owner, seconds=message.seconds, steal=message.steal
         )
         taken = await commit.lease(request)
+        if taken.unused:
+            return CheckpointLoaded.trusted(token=taken.token)
         return (await commit.store.load(thread_id, message.checkpoint_id)).evolve(token=taken.token)
 
     async def threads(self, message: ListThreads, _caller: object = None) -> ThreadsListed:

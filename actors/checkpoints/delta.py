@@ -67,6 +67,7 @@ def build_save(
     baseline: Baseline | None = None,
     metadata: dict[str, Any] | None = None,
     every: int = SNAPSHOT_EVERY,
+    **beside: Any,
 ) -> tuple[SaveCheckpoint, Baseline]:
     """The save of ``state``, as a delta where that is smaller, and the baseline of the save after it.
 
@@ -81,6 +82,7 @@ def build_save(
         baseline: the thread's newest checkpoint, None for a new thread.
         metadata: searchable facts, JSON values.
         every: the smallest number of deltas between two snapshots.
+        beside: other fields of the save.
 
     Raises:
         NotStorable: a value would not come back as it is; the message has its path.
@@ -121,6 +123,7 @@ def build_save(
         metadata=_cleaned(metadata or {}),
         created_at=created_at,
         statics={digest: text for digest, text in texts.items() if baseline is None or digest not in baseline.statics},
+        **beside,
     )
     return save, Baseline(checkpoint_id, durable, depth, snapshot_bytes, delta_bytes, rewritten_bytes, known | texts.keys())
 
@@ -227,9 +230,7 @@ def _durable(state: AgentState, baseline: Baseline | None) -> AgentState:
     state = _same_first(state, stored)
     if not _continues(stored, state.messages):
         return state.durable()
-    added = state.messages[len(stored) :]
-    durable = state.evolve(messages=added).durable()
-    return durable.evolve(messages=state.messages if durable.messages is added else (*stored, *durable.messages))
+    return state.durable(after=len(stored))
 
 
 def _snapshot_is_due(baseline: Baseline, every: int) -> bool:
@@ -268,7 +269,8 @@ def _serialise(state: AgentState, place: int, fields: set[str] | None) -> tuple[
     texts: dict[str, str] = {}
     if fields is None or "messages" in fields:
         messages, texts = static_parts.take_out(state.messages)
-        state = echoes.take_out(state, place, fields).evolve(messages=messages)
+        state = echoes.take_out(state, place, fields)
+        state = state if messages is state.messages else state.evolve(messages=messages)
     try:
         return AgentState.__pydantic_serializer__.to_json(state, include=fields), texts
     except (PydanticSerializationError, UnicodeEncodeError):

@@ -105,6 +105,6 @@ class Lease:
         """Whether this is a tombstone of more than ``tombstones`` seconds that nobody is about to replace."""
         return self.deleted_at is not None and self.deleted_at < now - tombstones and self.holder(now) is None
 
-    def answer(self) -> LeaseTaken:
+    def answer(self, *, unused: bool = False) -> LeaseTaken:
         """What its owner is told."""
-        return LeaseTaken(token=self.token, expires_at=self.expires_at)
+        return LeaseTaken.trusted(token=self.token, expires_at=self.expires_at, unused=unused)

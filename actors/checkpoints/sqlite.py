@@ -31,6 +31,7 @@ from ...protocol.storage import (
     LeaseReleased,
     ListThreads,
     RecordCalls,
+    ReleaseLease,
     TakeLease,
     ThreadDeleted,
     ThreadsListed,
@@ -65,6 +66,10 @@ WRITE_PAGES = 5  # that a save touches, besides its state
 
 _NEWEST = "SELECT position, checkpoint_id, depth FROM umbel_checkpoints WHERE thread_id = ? ORDER BY position DESC LIMIT 1"
 _EXISTS = "SELECT 1 FROM umbel_checkpoints WHERE thread_id = ? AND checkpoint_id = ?"
+_USED = (
+    "SELECT EXISTS (SELECT 1 FROM umbel_checkpoints WHERE thread_id = :id)"
+    " OR EXISTS (SELECT 1 FROM umbel_journal WHERE thread_id = :id)"
+)
 _INSERT = (
     "INSERT INTO umbel_checkpoints (thread_id, position, checkpoint_id, parent_id, depth, base, created_at, metadata, state)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (thread_id, checkpoint_id) DO NOTHING"
@@ -215,7 +220,10 @@ class SqliteStore(OneTransactionStore):
             return error
         if now != before:
             upkeep.write_lease(connection, request.thread_id, now)
-        return now.answer() if isinstance(request, TakeLease) else LeaseReleased()
+        if isinstance(request, ReleaseLease):
+            return LeaseReleased()
+        unused = not before.token and not connection.execute(_USED, {"id": request.thread_id}).fetchone()[0]
+        return now.answer(unused=unused)
 
     def _save(self, connection: sqlite3.Connection, save: SaveCheckpoint) -> SaveOutcome:
         thread_id, checkpoint_id = save.thread_id, save.checkpoint_id

@@ -255,8 +255,11 @@ async def write(run: Run, step: Step, release: str | None = None) -> None:
         created_at=time.time(),
         baseline=run.checkpoint,
         metadata=step.facts,
+        token=run.token,
+        entries=step.entries,
+        settles=True,
+        release=release,
     )
-    message = message.evolve(token=run.token, entries=step.entries, settles=True, release=release)
     await commit(run, message, baseline)
     if release is not None and run.lease is not None:
         run.lease.over()
