@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from ..checkpoints.facts import searchable
 from .asking import ask_checkpointer
 from .backlog import Backlog
 from .lease import take
-from .run import Peers, Run
+from .run import Peers, Run, new_id
 
 UNANSWERED = "outcome unknown: the process stopped before its result was kept. Verify what happened before you repeat it."
 
@@ -251,7 +250,7 @@ async def write(run: Run, step: Step, release: str | None = None) -> None:
         step.state,
         store=run.config.checkpointer,
         thread_id=run.request.thread_id or "",
-        checkpoint_id=os.urandom(16).hex(),
+        checkpoint_id=new_id(128),
         created_at=time.time(),
         baseline=run.checkpoint,
         metadata=step.facts,
