@@ -12,7 +12,7 @@ from typing import Any
 from ...protocol.commands import CheckpointLoaded, LoadCheckpoint, SaveCheckpoint
 from ...protocol.errors import ConfigurationError, NotPaused
 from ...protocol.messages import Message, ToolCall, ToolResult
-from ...protocol.state import AgentState
+from ...protocol.state import AgentState, ToolExecution
 from ...protocol.storage import JournalEntry
 from ..checkpoints.delta import Baseline, build_save, restore
 from ..checkpoints.facts import searchable
@@ -74,10 +74,11 @@ def new_turn(run: Run, stored: AgentState | None) -> None:
     earlier: tuple[Message, ...] = ()
     metadata = {**run.config.metadata, **run.request.metadata}
     provider_state = None
+    reusable: tuple[ToolExecution, ...] = ()
     if stored is not None:
         earlier = close_open_calls(stored.messages, run.journal)
         metadata = {**stored.metadata, **metadata}
-        provider_state = stored.provider_state
+        provider_state, reusable = stored.provider_state, stored.thread_executions
     if not earlier:
         earlier = (system,) if system is not None else ()
     elif earlier[0].role == "system" and system is not None:
@@ -86,6 +87,7 @@ def new_turn(run: Run, stored: AgentState | None) -> None:
     run.state = run.agent.blank_state.evolve(
         run_id=run.id,
         messages=(*earlier, prompt),
+        thread_executions=reusable,
         metadata=metadata,
         provider_state=provider_state,
         started_at=run.started_at,
