@@ -122,6 +122,8 @@ EMPTY = (
     "UPDATE umbel.threads SET newest = NULL, position = 0, root = 0 WHERE number = %s",
 )
 OLDEST_KEPT = "SELECT position FROM umbel.checkpoints WHERE thread = %s ORDER BY position DESC OFFSET %s LIMIT 1"
+FIRST = "SELECT coalesce(min(position), 1) FROM umbel.checkpoints WHERE thread = %s"
+DROP_BEHIND = "DELETE FROM umbel.checkpoints WHERE thread = %s AND position > %s"
 DROP_BEFORE = "DELETE FROM umbel.checkpoints WHERE thread = %s AND position < %s"
 MAKE_SNAPSHOT = "UPDATE umbel.checkpoints SET state = %s, base = 0, parent_id = NULL WHERE thread = %s AND position = %s"
 MAKE_ROOT = "UPDATE umbel.checkpoints SET root = %s WHERE thread = %s AND root < %s"

@@ -49,6 +49,7 @@ from .store import (
     check_id,
     conflict,
     has_values,
+    misplaced,
 )
 from .url import StoreUrl
 
@@ -265,6 +266,9 @@ def _outcome(write: Write, answer: Sequence[Any]) -> WriteOutcome:
     if kind == b"conflict":
         assert isinstance(write, SaveCheckpoint)
         return conflict(write, rest[0].decode() if rest and rest[0] is not None else None)
+    if kind == b"misplaced":
+        assert isinstance(write, SaveCheckpoint)
+        return misplaced(write)
     if kind == b"stale":
         lease, now = read_lease(rest)
         refusal = lease.refusal(write.thread_id, write.token, now)

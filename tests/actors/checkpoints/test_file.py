@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import itertools
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from umbel.actors.checkpoints import FileStore
 from umbel.actors.checkpoints.conformance.requests import a_save, begun, garbage, saved, take
+from umbel.actors.checkpoints.file_record import ThreadRecord
+from umbel.actors.checkpoints.file_thread import ThreadFolder
 from umbel.protocol.commands import CheckpointLoaded
 from umbel.protocol.errors import CheckpointError, ConfigurationError, SchemaVersionError, StoreUnavailable
 
@@ -91,6 +95,36 @@ async def test_what_a_killed_writer_left_half_done_does_not_count_and_goes(path:
     await store.close()
     assert not left.exists()
     assert not list(folder.glob("*.tmp")) + list(folder.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize(("step", "stored"), [("before", ["c2", "c1", "c0"]), ("after", ["end", "c0"])])
+async def test_a_writer_killed_while_it_supersedes_leaves_one_line_or_the_other(
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: str, stored: list[str]
+) -> None:
+    await filled(path)
+    end = a_save("end", "c2", kind="delta", base=1, state=b'{"messages":["end"]}', supersedes=2, onto="c0")
+    name = "_put" if step == "before" else "_clean"  # before thread.json says so; or after, and nothing was removed yet
+    works, calls = getattr(ThreadFolder, name), itertools.count(1)
+
+    def killed(folder: ThreadFolder, record: ThreadRecord) -> Any:
+        if next(calls) == (1 if step == "before" else 2):
+            raise ConnectionAbortedError
+        return works(folder, record)
+
+    store = FileStore(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(ThreadFolder, name, killed)
+        with pytest.raises(StoreUnavailable):
+            await store.save([end])
+    assert len(found(path, "threads/*/*/*.checkpoint")) == 4, "the old ones and the new one are there"
+    assert [entry.checkpoint_id for entry in await store.history("thread")] == stored
+    expected = {"c2": b'{"messages":[0,1,2]}', "end": b'{"messages":[0,"end"]}'}
+    assert (await store.load("thread")).state == expected[stored[0]]
+    await saved(store, end)
+    await saved(store, a_save("next", "end", kind="delta", base=2, state=b'{"messages":["next"]}'))
+    assert (await store.load("thread")).state == b'{"messages":[0,"end","next"]}'
+    assert len(found(path, "threads/*/*/*.checkpoint")) == 3
+    await store.close()
 
 
 def cut(file: Path) -> None:
