@@ -91,6 +91,15 @@ class PostgresStore(Store):
         """See :meth:`Store.open`."""
         await self._work(lambda work: work.one(sql.NOW))
 
+    async def warnings(self) -> list[str]:
+        """See :meth:`Store.warnings`."""
+        settings = await self._work(lambda work: work.one(sql.SETTINGS))
+        return [
+            f"PostgreSQL at {self.place} has {name} off: {loss}; set {name} = on"
+            for name, loss, value in zip(sql.SAFE_SETTINGS, sql.LOSSES, settings, strict=True)
+            if value == "off"
+        ]
+
     async def save(self, saves: Sequence[SaveCheckpoint]) -> list[SaveOutcome]:
         """See :meth:`Store.save`."""
         return await self.commit(saves)  # type: ignore[return-value]  # a save's outcome is never CallsRecorded

@@ -10,7 +10,6 @@ evicts would drop threads whenever memory is short: only ``noeviction`` is safe.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -54,7 +53,6 @@ from .store import (
 from .url import StoreUrl
 
 _PAGE = 100
-_log = logging.getLogger(__name__)
 
 
 class RedisStore(Store):
@@ -105,12 +103,11 @@ class RedisStore(Store):
         )
 
     async def open(self) -> None:
-        """See :meth:`Store.open`. Settings of the server that can lose checkpoints are logged as warnings."""
-        for warning in await self.warnings():
-            _log.warning("%s", warning)
+        """See :meth:`Store.open`."""
+        await self._thread.run(self._client.facts())
 
     async def warnings(self) -> list[str]:
-        """What in the server's settings can lose checkpoints, and how to change it; empty when nothing can."""
+        """See :meth:`Store.warnings`."""
         facts = await self._thread.run(self._client.facts())
         found = []
         if str(facts.get("aof_enabled", "1")) == "0":

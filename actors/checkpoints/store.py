@@ -62,6 +62,10 @@ class Store(ABC):
     async def open(self) -> None:  # noqa: B027 - optional: a store in memory has nothing to open
         """Connect now rather than at the first use, so that a wrong path is found before any work starts."""
 
+    async def warnings(self) -> list[str]:
+        """What about the place, such as a server's settings, can lose checkpoints, and what to do; empty when nothing can."""
+        return []
+
     @abstractmethod
     async def save(self, saves: Sequence[SaveCheckpoint]) -> list[SaveOutcome]:
         """Commit ``saves`` in order, in one transaction.
