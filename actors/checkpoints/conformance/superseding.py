@@ -123,7 +123,7 @@ class Superseding:
     async def test_what_is_superseded_takes_no_room(self, store: Store) -> None:
         await saved(store, a_save("c0"))
         before = (await store.threads(ListThreads(store=STORE))).threads[0].bytes
-        for turn in range(20):
+        for turn in range(5):
             base = "c0" if not turn else f"end{turn - 1}"
             for n in range(5):
                 parent = f"{turn}-{n - 1}" if n else base
@@ -132,5 +132,5 @@ class Superseding:
                 )
             await saved(store, the_end(f"end{turn}", f"{turn}-4", 5, base, state=b'{"messages":[]}'))
         [thread] = (await store.threads(ListThreads(store=STORE))).threads
-        assert thread.checkpoints == 21
-        assert 0 < thread.bytes - before < 20 * 300
+        assert thread.checkpoints == 6
+        assert 0 < thread.bytes - before < 5 * 300
