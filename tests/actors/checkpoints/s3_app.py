@@ -1,7 +1,8 @@
 """moto as a server of many threads whose writes of one key come one after the other: ``s3_app.py PORT``.
 
-S3 decides conditional writes atomically; moto looks first and writes then, and another thread may come in between. Requests
-for different keys, and reads, go on side by side; ``/most-at-once`` tells how many there have been at one moment since it was last asked.
+S3 decides conditional writes atomically; moto looks first and writes then, and its threads have no lock around the two.
+Requests for different keys, and reads, go on side by side; ``/most-at-once`` tells how many there have been at one moment
+since it was last asked.
 """
 
 from __future__ import annotations
