@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import itertools
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -216,24 +215,6 @@ async def test_a_newer_format_is_refused_by_version(path: Path) -> None:
     await store.close()
 
 
-@pytest.mark.parametrize("place", ["is-a-file", "is-a-file/store"])
-async def test_a_path_that_cannot_be_is_a_configuration_error(tmp_path: Path, place: str) -> None:
-    (tmp_path / "is-a-file").touch()
-    store = FileStore(tmp_path / place)
-    with pytest.raises(ConfigurationError, match=r"checkpointer='file:///directory'") as raised:
-        await store.open()
-    await store.close()
-    assert str(tmp_path) in raised.value.message
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-async def test_a_directory_without_permission_is_a_configuration_error(protected: Path) -> None:
-    store = FileStore(protected / "store")
-    with pytest.raises(ConfigurationError, match="check its permissions"):
-        await store.open()
-    await store.close()
-
-
 @pytest.mark.spec("OURS-21")
 async def test_a_thread_that_another_process_holds_for_long_is_unavailable(path: Path) -> None:
     folder = await filled(path)
@@ -248,12 +229,6 @@ async def test_a_thread_that_another_process_holds_for_long_is_unavailable(path:
     assert raised.value.retryable
     await saved(store, a_save("c3", "c2"))
     await store.close()
-
-
-async def test_processes_may_create_the_directory_at_once(path: Path, start: Start) -> None:
-    writers = [start(f"file:///{path}", f"thread-{n}", "w", 1, "append") for n in range(4)]
-    outputs = await asyncio.gather(*(asyncio.to_thread(writer.communicate) for writer in writers))
-    assert [output for output, _ in outputs] == ["saved None w-0\n"] * 4
 
 
 async def test_a_forgotten_thread_leaves_no_folder(path: Path) -> None:

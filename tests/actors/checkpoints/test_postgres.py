@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -21,7 +20,6 @@ from umbel.protocol.commands import CheckpointSaved
 from umbel.protocol.errors import (
     CheckpointError,
     ConfigurationError,
-    MissingExtra,
     SchemaVersionError,
     StoreUnavailable,
     ThreadBusy,
@@ -223,25 +221,3 @@ async def test_more_threads_than_a_page(store: Store, save: SaveMaker) -> None:
     assert [info.thread_id for info in (await store.threads(ListThreads(store="", limit=1_000))).threads] == names
     [last] = (await store.threads(ListThreads(store="", after=names[-2]))).threads
     assert last.thread_id == names[-1]
-
-
-@pytest.mark.parametrize(
-    ("url", "match"),
-    [
-        ("postgresql://h/d?colour=red", "no option 'colour'"),
-        ("postgresql://h/d?schema=a-b", "small letters"),
-        ("postgresql://h:port/d", "makes no sense"),
-        ("postgres://h/d?timeout=0", "above 0"),
-    ],
-)
-def test_a_wrong_url_is_refused_before_anything_is_sent(url: str, match: str) -> None:
-    with pytest.raises(ConfigurationError, match=match):
-        open_store(url)
-
-
-def test_without_the_driver_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if ".checkpoints.postgres_" in name and name.startswith("umbel.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'umbel\[postgres\]'"):
-        open_store("postgresql://host/database")

@@ -277,22 +277,6 @@ def test_what_a_server_answers_is_explained(answer: Exception, kind: type[UmbelE
     assert "host:6379" in error.message and remedy in error.message
 
 
-@pytest.mark.parametrize(
-    ("url", "match"),
-    [
-        ("redis://h?colour=red", "no option 'colour'"),
-        ("redis://h?prefix={a}", "braces"),
-        ("redis://h:port", "makes no sense"),
-        ("redis://h?timeout=0", "above 0"),
-        ("redis://h?ssl_ca_certs=x", "no option"),
-        ("redis://h?cluster=perhaps", "none of"),
-    ],
-)
-def test_a_wrong_url_is_refused_before_anything_is_sent(url: str, match: str) -> None:
-    with pytest.raises(ConfigurationError, match=match):
-        open_store(url)
-
-
 @pytest.fixture
 def pair(require_service: Service, tmp_path: Path) -> tuple[Path, Path]:
     """A certificate of loopback and its key."""
