@@ -75,6 +75,13 @@ async def test_a_killed_server_is_an_outage_and_comes_back_with_everything(
         await store.lease(TakeLease(store="", thread_id="thread", owner="other", seconds=1))
 
 
+async def test_settings_that_can_lose_checkpoints_are_warned_of(store: Store, postgres_server: PostgresServer) -> None:
+    assert await store.warnings() == []
+    careless = open_store(postgres_server.url)
+    assert any("fsync off: a power cut" in warning and "set fsync = on" in warning for warning in await careless.warnings())
+    await careless.close()
+
+
 async def test_connections_that_the_server_ended_are_replaced(store: Store, server: PostgresServer, save: SaveMaker) -> None:
     await store.save([save("c1")])
     server.command(
