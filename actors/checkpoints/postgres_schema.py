@@ -60,7 +60,7 @@ WRITE_VERSION = "INSERT INTO umbel.schema_version VALUES (%s)"
 
 SAFE_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit")
 LOSSES = ("a power cut may destroy the database", "a power cut may destroy the database", "a power cut loses the last saves")
-SETTINGS = "SELECT " + ", ".join(f"current_setting('{name}')" for name in SAFE_SETTINGS)
+ARE_OFF = "SELECT " + ", ".join(f"current_setting('{name}') = 'off'" for name in SAFE_SETTINGS)
 NOW = "SELECT extract(epoch FROM clock_timestamp())::double precision"
 BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 EXCLUDE = "SELECT pg_advisory_xact_lock(%s)"

@@ -93,11 +93,11 @@ class PostgresStore(Store):
 
     async def warnings(self) -> list[str]:
         """See :meth:`Store.warnings`."""
-        settings = await self._work(lambda work: work.one(sql.SETTINGS))
+        off = await self._work(lambda work: work.one(sql.ARE_OFF))
         return [
             f"PostgreSQL at {self.place} has {name} off: {loss}; set {name} = on"
-            for name, loss, value in zip(sql.SAFE_SETTINGS, sql.LOSSES, settings, strict=True)
-            if value == "off"
+            for name, loss, is_off in zip(sql.SAFE_SETTINGS, sql.LOSSES, off, strict=True)
+            if is_off
         ]
 
     async def save(self, saves: Sequence[SaveCheckpoint]) -> list[SaveOutcome]:
