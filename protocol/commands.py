@@ -353,7 +353,7 @@ class SaveCheckpoint(Frozen):
     settles: bool = False
     statics: dict[str, str] = NOTHING
     release: str | None = None
-    supersedes: int = Field(default=0, ge=0)
+    supersedes: int = 0
     onto: str | None = None
 
     attached = "state"

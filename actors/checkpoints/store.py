@@ -195,6 +195,8 @@ def encode_metadata(save: SaveCheckpoint, max_bytes: int) -> bytes:
     check_size(what, len(save.state), max_bytes, save.thread_id)
     for digest, text in save.statics.items():
         check_size(f"the text {digest} of {what}", len(text), max_bytes, save.thread_id)
+    if save.supersedes < 0:
+        raise NotStorable(f"{what} cannot take the place of {save.supersedes} others", thread_id=save.thread_id)
     if save.kind == "delta" and save.below is None:
         raise NotStorable(f"{what} is a delta without a parent; save a snapshot first", thread_id=save.thread_id)
     try:

@@ -103,7 +103,8 @@ class Superseding:
         ]
         for save in wrong:
             assert isinstance(await refused(store, save), CheckpointConflict), save
-        assert isinstance(await refused(store, the_end("end", "c3", 4, None)), NotStorable)
+        for save in (the_end("end", "c3", 4, None), the_end("end", "c3", -1, "c0")):
+            assert isinstance(await refused(store, save), NotStorable)
         assert [entry[0] for entry in await line(store)] == ["c3", "c2", "c1", "c0"]
         assert await whole(store) == {"messages": [0, 1, 2, 3], "iteration": 3}
 
