@@ -334,6 +334,9 @@ class SaveCheckpoint(Frozen):
         settles: the state holds what the journal says; it is emptied, before ``entries`` are added.
         statics: texts, by content hash, that states refer to and that the store does not have yet, as far as the writer knows.
         release: the owner of the lease, who gives it back once the checkpoint is stored.
+        supersedes: how many of the thread's newest checkpoints this one takes the place of. They go in the same step.
+        onto: with ``supersedes``, the checkpoint before them (None: there is none), which becomes this one's parent and is
+            what a delta builds on. ``parent_id`` names the newest all the same. Anything else is a conflict.
     """
 
     store: str
@@ -350,8 +353,15 @@ class SaveCheckpoint(Frozen):
     settles: bool = False
     statics: dict[str, str] = NOTHING
     release: str | None = None
+    supersedes: int = 0
+    onto: str | None = None
 
     attached = "state"
+
+    @property
+    def below(self) -> str | None:
+        """The checkpoint that it stands on once it is stored."""
+        return self.onto if self.supersedes else self.parent_id
 
 
 @message_type

@@ -114,6 +114,8 @@ class AgentConfig(Settings):
         context_window: tokens; overrides what is known of the model.
         compaction: rewriting a conversation that outgrows the window: a configuration, or False.
         checkpoint_every_n_iterations: saves within a turn; None is every one, 0 only its end.
+        keep_iteration_checkpoints: keep those when the run has ended or is paused; otherwise its last checkpoint takes their
+            place, and the thread's history has one for each run.
         hooks, plugins: lifecycle hooks; they run in the supervisor's process (see ``umbel.hooks``).
         output_key: metadata key that gets the final text.
         output_schema: pydantic class of the final answer, with ``output_schema_retries`` repairs; ``output_schema_strict``
@@ -173,6 +175,7 @@ class AgentConfig(Settings):
     context_window: int | None = Field(default=None, ge=1)
     compaction: Any = None
     checkpoint_every_n_iterations: int | None = Field(default=None, ge=0)
+    keep_iteration_checkpoints: bool = False
     hooks: Any = ()
     plugins: tuple[Any, ...] = ()
     output_key: str | None = None
@@ -226,7 +229,6 @@ PLANNED = frozenset(
         "code_mode",
         "observation_pack",
         "memory_manager",
-        "keep_iteration_checkpoints",
         "skills",
         "image_generator",
         "speech_provider",

@@ -97,6 +97,7 @@ class AgentState(Frozen):
         messages: the conversation, oldest first.
         iteration: iterations started in this turn; ``max_iterations`` is its limit.
         tool_executions: calls carried out in this turn, in call order; ``tool_history`` holds their names.
+        thread_executions: the successful ones of every turn whose tool has ``scope="thread"``: what equal calls reuse.
         reasoning_steps: one per iteration that executed calls.
         errors: texts of what went wrong in the run itself.
         confidence: 0 to 1; ``confidence_history`` holds every value it was set to.
@@ -125,6 +126,7 @@ class AgentState(Frozen):
     iteration: int = 0
     max_iterations: int = 20
     tool_executions: tuple[ToolExecution, ...] = ()
+    thread_executions: tuple[ToolExecution, ...] = ()
     reasoning_steps: tuple[ReasoningStep, ...] = ()
     tool_history: tuple[Text, ...] = ()
     errors: tuple[Text, ...] = ()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ...protocol.commands import CheckpointLoaded, CheckpointSaved, LoadCheckpoint, SaveCheckpoint
-from ...protocol.errors import ConfigurationError, RuntimeClosed, StoreUnavailable, UnknownKind
+from ...protocol.errors import ConfigurationError, RuntimeClosed, StoreUnavailable, UmbelError, UnknownKind
 from ...protocol.messages import Frozen
 from ...protocol.storage import (
     CallsRecorded,
@@ -38,6 +38,8 @@ logger = logging.getLogger("umbel.checkpointer")
 class CheckpointerActor:
     """Saves and loads checkpoints, one open store per URL. Belongs to the event loop that first uses it.
 
+    What about a store can lose checkpoints (``Store.warnings``) is logged once, when it is first used.
+
     Args:
         open_store: from a URL to a store.
     """
@@ -45,6 +47,7 @@ class CheckpointerActor:
     def __init__(self, open_store: Callable[[str], Store] = open_store) -> None:
         self._open_store = open_store
         self._commits: dict[str, GroupCommit] = {}
+        self._looks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -193,6 +196,9 @@ class CheckpointerActor:
     async def close(self) -> None:
         """Commit what was handed in, then close every store. May be called twice."""
         self._closed = True
+        for look in self._looks:
+            look.cancel()
+        await asyncio.gather(*self._looks, return_exceptions=True)
         for commit in self._commits.values():
             await commit.flush()
             await commit.store.close()
@@ -204,7 +210,19 @@ class CheckpointerActor:
         commit = self._commits.get(url)
         if commit is None:
             commit = self._commits[url] = GroupCommit(self._open_store(url))
+            look = asyncio.create_task(self._look_at(commit.store), name="umbel-store-warnings")
+            self._looks.add(look)
+            look.add_done_callback(self._looks.discard)
         return commit
+
+    async def _look_at(self, store: Store) -> None:
+        """Beside the first request, which is told itself when the store cannot be used."""
+        try:
+            await store.open()
+            for warning in await store.warnings():
+                logger.warning("%s", warning)
+        except UmbelError as error:
+            logger.debug("%s", error.message)
 
     def _bind(self) -> None:
         loop = asyncio.get_running_loop()
@@ -212,7 +230,7 @@ class CheckpointerActor:
             return
         if self._loop is not None and not self._loop.is_closed():
             raise ConfigurationError("a CheckpointerActor belongs to one event loop; another running loop needs its own")
-        self._loop = loop
+        self._loop, self._looks = loop, set()
         # Whoever waited on a closed loop is gone; the stores belong to no loop and stay open.
         self._commits = {url: GroupCommit(commit.store) for url, commit in self._commits.items()}
 

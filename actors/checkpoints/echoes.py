@@ -1,9 +1,9 @@
 """A tool's long result, stored once: what repeats the text of a message says which message it is.
 
-The loop keeps a result three times: for the model in the conversation, for the application in ``tool_executions``, and for
-reflection in ``reasoning_steps``. In memory they are one object; in a store they would be three copies of everything that
-tools ever gave. Messages of a chain of deltas keep their places, so a place is a safe reference: whatever moves one is stored
-as a snapshot, with references of its own. Source: OURS-22.
+The loop keeps a result several times: for the model in the conversation, for the application in ``tool_executions``, for
+reflection in ``reasoning_steps``, and some for later turns in ``thread_executions``. In memory they are one object; in a store
+they would be three or four copies of everything that tools ever gave. Messages of a chain of deltas keep their places, so a
+place is a safe reference: whatever moves one is stored as a snapshot, with references of its own. Source: OURS-22.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ...protocol.state import AgentState, ReasoningStep, ToolExecution
 MARK = "umbel-echo:"
 _TEXT = MARK + "="  # stands before a text that would be taken for a reference
 LONG = 1_024  # characters
-_FIELDS = ("tool_executions", "reasoning_steps")
+_EXECUTIONS = ("tool_executions", "thread_executions")
+_FIELDS = (*_EXECUTIONS, "reasoning_steps")
 
 
 def take_out(state: AgentState, place: int, fields: Collection[str] | None) -> AgentState:
@@ -73,8 +74,9 @@ def _text_at(messages: tuple[Message, ...], place: str, where: str) -> str:
 
 def _changed(state: AgentState, change: Callable[[str], str], fields: Collection[str]) -> AgentState:
     changes: dict[str, Any] = {}
-    if "tool_executions" in fields:
-        changes["tool_executions"] = tuple([_changed_execution(done, change) for done in state.tool_executions])
+    for name in _EXECUTIONS:
+        if name in fields:
+            changes[name] = tuple([_changed_execution(done, change) for done in getattr(state, name)])
     if "reasoning_steps" in fields:
         changes["reasoning_steps"] = tuple([_changed_step(step, change) for step in state.reasoning_steps])
     if all(all(map(is_, now, getattr(state, name))) for name, now in changes.items()):

@@ -35,8 +35,9 @@ from ...protocol.storage import (
     ThreadsListed,
 )
 from .durable_file import DurableFiles, explain, read_whole
+from .file_record import RECORD, ThreadRecord
 from .file_texts import TextFolder
-from .file_thread import RECORD, ThreadFolder, ThreadRecord
+from .file_thread import ThreadFolder
 from .store import (
     MAX_STATE_BYTES,
     RecordOutcome,

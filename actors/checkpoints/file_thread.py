@@ -1,7 +1,8 @@
 """A thread's folder in a file store: a file for each checkpoint, and ``thread.json`` that says which of them count.
 
 A save writes its checkpoint first and ``thread.json`` last; only then it has happened. A file behind the newest checkpoint
-comes from a save that never ended, and is removed by the next one.
+comes from a save that never ended, and is removed by the next one. Positions only grow: a save that supersedes others says
+in ``thread.json`` where that leaves a gap, and then removes the files in it.
 """
 
 from __future__ import annotations
@@ -22,64 +23,28 @@ from pydantic_core import from_json
 from ...protocol.codec import to_json
 from ...protocol.commands import CheckpointLoaded, CheckpointSaved, SaveCheckpoint
 from ...protocol.errors import CheckpointError, NotStorable
-from ...protocol.messages import NOTHING, Frozen, JsonObject
-from ...protocol.storage import CallsRecorded, CollectGarbage, GarbageCollected, JournalEntry, RecordCalls, ThreadInfo
+from ...protocol.messages import NOTHING
+from ...protocol.storage import CallsRecorded, CollectGarbage, GarbageCollected, RecordCalls, ThreadInfo
 from .delta import fold
 from .durable_file import TEMPORARY, DurableFiles, read_whole
+from .file_record import RECORD, ThreadRecord
 from .file_texts import TextFolder
 from .lease import Lease
 from .static_parts import references
-from .store import RecordOutcome, SaveOutcome, Write, WriteOutcome, conflict, encode_entries, encode_metadata
+from .store import (
+    RecordOutcome,
+    SaveOutcome,
+    Write,
+    WriteOutcome,
+    conflict,
+    encode_entries,
+    encode_metadata,
+    misplaced,
+)
 
-RECORD = "thread.json"
 LOCK = "lock"
 SUFFIX = ".checkpoint"
 _CHECKPOINT = re.compile(r"(\d{8,})-[0-9a-f]{40}\.checkpoint")
-
-
-class ThreadRecord(Frozen):
-    """What ``thread.json`` holds.
-
-    Attributes:
-        thread_id: whose folder it is; the folder's own name is a hash.
-        first, newest: positions of the oldest and the newest checkpoint; ``newest`` is 0 without any.
-        checkpoint_id, depth, updated_at, metadata: of the newest.
-        created_at: of the oldest.
-        token, owner, expires_at, deleted_at: see :class:`Lease`.
-        journal: see ``CheckpointLoaded``.
-        statics: the texts that its checkpoints refer to.
-    """
-
-    thread_id: str
-    first: int = 1
-    newest: int = 0
-    checkpoint_id: str | None = None
-    depth: int = 0
-    created_at: float = 0.0
-    updated_at: float = 0.0
-    metadata: JsonObject = NOTHING
-    token: int = 0
-    owner: str | None = None
-    expires_at: float = 0.0
-    deleted_at: float | None = None
-    journal: tuple[JournalEntry, ...] = ()
-    statics: tuple[str, ...] = ()
-
-    @property
-    def lease(self) -> Lease:
-        """The thread's lease."""
-        return Lease(self.token, self.owner, self.expires_at, self.deleted_at)
-
-    def with_lease(self, lease: Lease) -> ThreadRecord:
-        """The record with another lease."""
-        return self.evolve(token=lease.token, owner=lease.owner, expires_at=lease.expires_at, deleted_at=lease.deleted_at)
-
-    def with_entries(self, entries: Sequence[JournalEntry], *, settles: bool = False) -> ThreadRecord:
-        """The record with more in its journal."""
-        journal = {} if settles else {(entry.call_id, entry.phase): entry for entry in self.journal}
-        for entry in entries:
-            journal.setdefault((entry.call_id, entry.phase), entry)
-        return self.evolve(journal=tuple(journal.values()))
 
 
 class ThreadFolder:
@@ -107,6 +72,7 @@ class ThreadFolder:
                 stack.enter_context(self._texts.in_use())
             before = record = self._open()
             names = self._clean(record)
+            record = record.evolve(gaps=()) if record.gaps else record
             outcomes: list[WriteOutcome] = []
             for write in writes:
                 outcome: WriteOutcome
@@ -117,6 +83,8 @@ class ThreadFolder:
                 outcomes.append(outcome)
             if record is not before:
                 self._put(record)
+            if record.gaps:
+                self._clean(record)
             return outcomes
 
     def change_lease(self, change: Callable[[Lease], Lease]) -> Lease:
@@ -148,9 +116,14 @@ class ThreadFolder:
             if record is None or limit < 1:
                 return []
             names = self._names(record)
-            positions = range(record.newest, max(record.first - 1, record.newest - limit), -1)
-            read = [(position, self._checkpoint(names, position)[0]) for position in positions]
-            return [_loaded(facts, min(facts["depth"], position - record.first), None) for position, facts in read]
+            older = {position: number for number, position in enumerate(sorted(names))}
+            found: list[CheckpointLoaded] = []
+            position = record.newest
+            while position >= record.first and len(found) < limit:
+                facts, _ = self._checkpoint(names, position)
+                found.append(_loaded(facts, min(facts["depth"], older[position]), None))
+                position = _below(facts, position)
+            return found
 
     def info(self, now: float) -> ThreadInfo | None:
         """What a list tells of the thread; None when it holds nothing."""
@@ -211,11 +184,17 @@ class ThreadFolder:
             return record, refusal
         if save.parent_id != record.checkpoint_id:
             return record, conflict(save, record.checkpoint_id)
+        if save.supersedes:
+            way = self._make_way(record, names, save)
+            if way is None:
+                return record, misplaced(save)
+            record = way
         position = record.newest + 1
         depth = record.depth + 1 if save.kind == "delta" else 0
         facts = {
             "checkpoint_id": save.checkpoint_id,
-            "parent_id": save.parent_id,
+            "parent_id": save.below,
+            "below": max(names, default=0),
             "depth": depth,
             "base": save.base,
             "created_at": save.created_at,
@@ -228,13 +207,26 @@ class ThreadFolder:
             newest=position,
             checkpoint_id=save.checkpoint_id,
             depth=depth,
-            created_at=save.created_at if position == record.first else record.created_at,
+            created_at=save.created_at if len(names) == 1 else record.created_at,
             updated_at=save.created_at,
             metadata=metadata,
             statics=tuple(sorted({*record.statics, *save.statics})),
         )
         record = record.with_lease(record.lease.begun()).with_entries(save.entries, settles=save.settles)
         return record, CheckpointSaved(checkpoint_id=save.checkpoint_id)
+
+    def _make_way(self, record: ThreadRecord, names: dict[int, str], save: SaveCheckpoint) -> ThreadRecord | None:
+        """The record without what ``save`` supersedes, as are ``names``; None when that does not stand where it says."""
+        positions = sorted(names)
+        gone = positions[-save.supersedes :] or [0]
+        onto = positions[-save.supersedes - 1] if len(positions) > save.supersedes else 0
+        if (_find(names, save.onto) if save.onto is not None else 0) != onto:
+            return None
+        depth = min(self._checkpoint(names, onto)[0]["depth"], positions.index(onto)) if onto else 0
+        for position in gone:
+            names.pop(position, None)
+        first = record.first if onto else record.newest + 1
+        return record.evolve(first=first, depth=depth, gaps=(*record.gaps, (gone[0], gone[-1])))
 
     def _record(self, record: ThreadRecord, calls: RecordCalls, now: float) -> tuple[ThreadRecord, RecordOutcome]:
         try:
@@ -258,15 +250,16 @@ class ThreadFolder:
 
     def _keep(self, record: ThreadRecord, names: dict[int, str], count: int) -> int:
         """Fold all but the newest ``count`` checkpoints into the oldest that stays, and say how many those were."""
-        first = record.newest - count + 1
-        if first <= record.first:
+        positions = sorted(names)
+        if len(positions) <= count:
             return 0
+        first = positions[-count]
         facts, state, _ = self._fold(record, names, first)
         # Until thread.json says so, it stands in for the chain that it was folded from: nothing changes for who loads.
         self._put_checkpoint(names[first], {**facts, "depth": 0, "base": 0, "parent_id": None}, state)
         kept = {position: name for position, name in names.items() if position >= first}
         used = set().union(*(references(self._checkpoint(kept, position)[1]) for position in kept))
-        depth = min(record.depth, record.newest - first)
+        depth = min(record.depth, count - 1)
         statics = tuple(digest for digest in record.statics if digest in used)
         self._put(record.evolve(first=first, depth=depth, created_at=facts["created_at"], statics=statics))
         for position in names.keys() - kept.keys():
@@ -281,7 +274,7 @@ class ThreadFolder:
         first, snapshot = facts, state
         while depth > 0:
             deltas.append((first["base"], snapshot))
-            below -= 1
+            below = _below(first, below)
             first, snapshot = self._checkpoint(names, below)
             depth = first["depth"]
         where = f"checkpoint {facts['checkpoint_id']!r} of thread {record.thread_id!r} in {self._folder}"
@@ -327,8 +320,10 @@ class ThreadFolder:
         found: dict[int, str] = {}
         for path in self._folder.glob(f"*{SUFFIX}") if self._folder.is_dir() else ():
             match = _CHECKPOINT.fullmatch(path.name)
-            if match and record.first <= int(match[1]) <= record.newest:
-                found[int(match[1])] = path.name
+            position = int(match[1]) if match else 0
+            gone = any(start <= position <= end for start, end in record.gaps)
+            if match and record.first <= position <= record.newest and not gone:
+                found[position] = path.name
         return found
 
     def _clean(self, record: ThreadRecord) -> dict[int, str]:
@@ -366,6 +361,11 @@ class ThreadFolder:
                 yield None
                 return
             yield self._read()
+
+
+def _below(facts: dict[str, Any], position: int) -> int:
+    """The position of the checkpoint under the one at ``position``."""
+    return int(facts.get("below", position - 1))
 
 
 def _name(position: int, checkpoint_id: str) -> str:

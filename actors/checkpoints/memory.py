@@ -42,6 +42,7 @@ from .store import (
     encode_entries,
     encode_metadata,
     has_values,
+    misplaced,
 )
 from .url import StoreUrl
 
@@ -105,6 +106,16 @@ class _Thread:
 
     def size(self) -> int:
         return sum(len(row.state) for row in self.rows)
+
+    def make_way(self, save: SaveCheckpoint) -> bool:
+        """Drop what ``save`` supersedes; False when that does not stand where it says."""
+        kept = max(0, len(self.rows) - save.supersedes)
+        if (self.rows[kept - 1].checkpoint_id if kept else None) != save.onto:
+            return False
+        for row in self.rows[kept:]:
+            del self.positions[row.checkpoint_id]
+        del self.rows[kept:]
+        return True
 
     def keep(self, count: int, thread_id: str) -> int:
         """Fold all but the newest ``count`` checkpoints away, and say how many those were."""
@@ -267,8 +278,11 @@ class MemoryStore(Store):
         found = head.checkpoint_id if head else None
         if save.parent_id != found:
             return conflict(save, found)
+        if save.supersedes and not thread.make_way(save):
+            return misplaced(save)
+        head = thread.head
         depth = head.depth + 1 if head and save.kind == "delta" else 0
-        row = _Row(save.checkpoint_id, found, save.base, save.state, save.created_at, metadata, depth)
+        row = _Row(save.checkpoint_id, save.below, save.base, save.state, save.created_at, metadata, depth)
         thread.positions[row.checkpoint_id] = len(thread.rows)
         thread.rows.append(row)
         if save.settles:

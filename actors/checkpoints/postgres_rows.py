@@ -14,7 +14,7 @@ from ...protocol.storage import CallsRecorded
 from . import postgres_schema as sql
 from .lease import Lease
 from .postgres_client import Work
-from .store import Write, WriteOutcome, conflict
+from .store import Write, WriteOutcome, conflict, misplaced
 
 _TRIES = 5
 
@@ -64,12 +64,17 @@ class Batch:
     Attributes:
         threads: by id, locked.
         known: checkpoints that are stored already, by thread's number and id.
+        below: position and root of checkpoints that others are going to stand on, by thread's number and id.
+        first: positions of the oldest checkpoints, by thread's number.
         now: the server's time in seconds since the epoch.
     """
 
     threads: dict[str, ThreadRow]
     known: set[tuple[int, str]]
     now: float
+    below: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
+    first: dict[int, int] = field(default_factory=dict)
+    gone: list[tuple[int, int]] = field(default_factory=list)
     checkpoints: list[tuple[Any, ...]] = field(default_factory=list)
     settled: set[int] = field(default_factory=set)
     entries: list[tuple[Any, ...]] = field(default_factory=list)
@@ -89,20 +94,37 @@ class Batch:
         if isinstance(write, SaveCheckpoint):
             if write.parent_id != thread.newest:
                 return conflict(write, thread.newest)
+            if write.supersedes and not self._make_way(write, thread):
+                return misplaced(write)
             self._add(write, thread, encoded.metadata)
         for entry, data in zip(write.entries, encoded.entries, strict=True):
             self.entries.append((thread.number, to_bytes(entry.call_id), entry.phase, data))
         return saved or CallsRecorded()
 
+    def _make_way(self, save: SaveCheckpoint, thread: ThreadRow) -> bool:
+        """Drop what ``save`` supersedes; False when that does not stand where it says."""
+        number, position = thread.number, max(0, thread.position - save.supersedes)
+        if save.onto is None:
+            stands, root = position < self.first.get(number, 1), position
+        else:
+            at, root = self.below.get((number, save.onto), (-1, 0))
+            stands = at == position
+        if stands:
+            self.gone.append((number, position))
+            self.checkpoints = [row for row in self.checkpoints if row[0] != number or row[1] <= position]
+            thread.position, thread.root = position, root
+        return stands
+
     def _add(self, save: SaveCheckpoint, thread: ThreadRow, metadata: bytes) -> None:
         number = thread.number
-        parent = None if thread.newest is None else to_bytes(thread.newest)
+        parent = None if save.below is None else to_bytes(save.below)
         thread.position += 1
         thread.root = thread.root if save.kind == "delta" else thread.position
         thread.newest = save.checkpoint_id
         facts = (to_bytes(save.checkpoint_id), parent, thread.root, save.base, save.created_at, metadata, save.state)
         self.checkpoints.append((number, thread.position, *facts))
         self.known.add((number, save.checkpoint_id))
+        self.below[number, save.checkpoint_id] = thread.position, thread.root
         self.advanced[number] = thread
         thread.lease = thread.lease.begun()
         if save.settles:
@@ -114,6 +136,7 @@ class Batch:
 
     async def write(self, work: Work) -> None:
         """Write all that was accepted."""
+        await work.many(sql.DROP_BEHIND, self.gone)
         await work.many(sql.INSERT, self.checkpoints)
         advanced = [(to_bytes(row.newest or ""), row.position, row.root, row.number) for row in self.advanced.values()]
         await work.many(sql.ADVANCE, advanced)
@@ -145,9 +168,22 @@ async def decide_batch(work: Work, batch: Sequence[Encoded]) -> list[WriteOutcom
     known = await work.rows(sql.KNOWN, numbers, [to_bytes(save.checkpoint_id) for save in saves]) if saves else []
     now = (await work.one(sql.NOW))[0]
     changes = Batch(threads, {(number, to_text(name)) for number, name in known}, now)
+    for save in saves:
+        if save.supersedes:
+            await _look_below(work, changes, save, threads[save.thread_id].number)
     outcomes = [changes.decide(one) for one in batch]
     await changes.write(work)
     return outcomes
+
+
+async def _look_below(work: Work, changes: Batch, save: SaveCheckpoint, number: int) -> None:
+    """Find what ``save`` is going to stand on."""
+    if save.onto is None:
+        [first] = await work.one(sql.FIRST, number)
+        changes.first[number] = first
+        return
+    for position, _, _, root, *_ in await work.rows(sql.FACT_OF, number, to_bytes(save.onto)):
+        changes.below[number, save.onto] = position, root
 
 
 def read_fact(row: Sequence[Any], state: bytes | None = None) -> CheckpointLoaded:

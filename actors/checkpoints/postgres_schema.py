@@ -58,6 +58,9 @@ FIND_VERSION = "SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname || '.' || 
 READ_VERSION = "SELECT max(version) FROM umbel.schema_version"
 WRITE_VERSION = "INSERT INTO umbel.schema_version VALUES (%s)"
 
+SAFE_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit")
+LOSSES = ("a power cut may destroy the database", "a power cut may destroy the database", "a power cut loses the last saves")
+ARE_OFF = "SELECT " + ", ".join(f"current_setting('{name}') = 'off'" for name in SAFE_SETTINGS)
 NOW = "SELECT extract(epoch FROM clock_timestamp())::double precision"
 BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 EXCLUDE = "SELECT pg_advisory_xact_lock(%s)"
@@ -122,6 +125,8 @@ EMPTY = (
     "UPDATE umbel.threads SET newest = NULL, position = 0, root = 0 WHERE number = %s",
 )
 OLDEST_KEPT = "SELECT position FROM umbel.checkpoints WHERE thread = %s ORDER BY position DESC OFFSET %s LIMIT 1"
+FIRST = "SELECT coalesce(min(position), 1) FROM umbel.checkpoints WHERE thread = %s"
+DROP_BEHIND = "DELETE FROM umbel.checkpoints WHERE thread = %s AND position > %s"
 DROP_BEFORE = "DELETE FROM umbel.checkpoints WHERE thread = %s AND position < %s"
 MAKE_SNAPSHOT = "UPDATE umbel.checkpoints SET state = %s, base = 0, parent_id = NULL WHERE thread = %s AND position = %s"
 MAKE_ROOT = "UPDATE umbel.checkpoints SET root = %s WHERE thread = %s AND root < %s"

@@ -91,6 +91,15 @@ class PostgresStore(Store):
         """See :meth:`Store.open`."""
         await self._work(lambda work: work.one(sql.NOW))
 
+    async def warnings(self) -> list[str]:
+        """See :meth:`Store.warnings`."""
+        off = await self._work(lambda work: work.one(sql.ARE_OFF))
+        return [
+            f"PostgreSQL at {self.place} has {name} off: {loss}; set {name} = on"
+            for name, loss, is_off in zip(sql.SAFE_SETTINGS, sql.LOSSES, off, strict=True)
+            if is_off
+        ]
+
     async def save(self, saves: Sequence[SaveCheckpoint]) -> list[SaveOutcome]:
         """See :meth:`Store.save`."""
         return await self.commit(saves)  # type: ignore[return-value]  # a save's outcome is never CallsRecorded

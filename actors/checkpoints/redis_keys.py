@@ -77,7 +77,7 @@ def write_arguments(write: Write, max_bytes: int) -> list[Argument]:
     journal = [part for entry, data in entries for part in (_journal_key(entry), data)]
     noted: list[Argument] = [len(write.entries), *journal]
     if not isinstance(write, SaveCheckpoint):
-        return ["", "", "record", 0, 0, "", "", write.token, "", *noted, 0]
+        return ["", "", "record", 0, 0, "", "", 0, "", write.token, "", *noted, 0]
     metadata = encode_metadata(write, max_bytes)
     parent = "" if write.parent_id is None else f"={write.parent_id}"
     head: list[Argument] = [
@@ -88,6 +88,8 @@ def write_arguments(write: Write, max_bytes: int) -> list[Argument]:
         repr(float(write.created_at)),
         metadata,
         write.state,
+        write.supersedes,
+        "" if write.onto is None else f"={write.onto}",
     ]
     return [*head, write.token, "1" if write.settles else "", *noted, len(write.statics), *write.statics]
 

@@ -62,13 +62,34 @@ end
 """
 
 # thread's id, then for each write: id, parent ('' or '=' and the id), kind ('record' stores only entries), base, created_at,
-# metadata, state, token, settles, entries, statics
+# metadata, state, how many it supersedes, the checkpoint before those ('' or '=' and the id), token, settles, entries, statics
 _WRITE = """
 local id = take()
+local function below(save)
+  local last = number('position')
+  if save.supersedes == 0 then return last, number('root'), save.parent end
+  local at = math.max(last - save.supersedes, 0)
+  local fact = redis.call('HGET', facts, whole(at))
+  local link = fact and cmsgpack.unpack(fact)
+  if save.onto ~= (link and '=' .. link[1] or '') then return end
+  for gone = at + 1, last do
+    local lost = redis.call('HGET', facts, whole(gone))
+    if lost then
+      redis.call('HDEL', ids, cmsgpack.unpack(lost)[1])
+      redis.call('HINCRBY', thread, 'bytes', -cmsgpack.unpack(lost)[7])
+      redis.call('HDEL', facts, whole(gone))
+      redis.call('HDEL', states, whole(gone))
+    end
+  end
+  if not link then redis.call('HDEL', thread, 'first') end
+  return at, link and link[3] or 0, save.onto
+end
 local function store(save)
-  local position, root = number('position') + 1, number('root')
+  local position, root, parent = below(save)
+  if not position then return false end
+  position = position + 1
   if save.kind ~= 'delta' then root = position end
-  local parent = save.parent ~= '' and string.sub(save.parent, 2)
+  parent = parent ~= '' and string.sub(parent, 2)
   local fact = {save.id, parent, root, tonumber(save.base), save.created, save.metadata, #save.state}
   redis.call('HSET', states, whole(position), save.state)
   redis.call('HSET', facts, whole(position), cmsgpack.pack(fact))
@@ -79,6 +100,7 @@ local function store(save)
   redis.call('HDEL', thread, 'deleted')
   for _, hash in ipairs(save.statics) do redis.call('SADD', statics, hash) end
   if save.settles then redis.call('DEL', journal) end
+  return true
 end
 local function write(save)
   if save.kind ~= 'record' and redis.call('HEXISTS', ids, save.id) == 1 then return {'stored'} end
@@ -86,7 +108,7 @@ local function write(save)
   if save.kind ~= 'record' then
     local newest = get('newest')
     if save.parent ~= (newest and '=' .. newest or '') then return {'conflict', newest} end
-    store(save)
+    if not store(save) then return {'misplaced'} end
   end
   redis.call('HSET', thread, 'id', id)
   note(save.entries)
@@ -95,8 +117,8 @@ end
 local outcomes = {}
 while ARGV[cursor + 1] do
   outcomes[#outcomes + 1] = write({id = take(), parent = take(), kind = take(), base = take(), created = take(),
-    metadata = take(), state = take(), token = tonumber(take()), settles = take() == '1', entries = pairs_of(),
-    statics = list()})
+    metadata = take(), state = take(), supersedes = tonumber(take()), onto = take(), token = tonumber(take()),
+    settles = take() == '1', entries = pairs_of(), statics = list()})
 end
 return outcomes
 """

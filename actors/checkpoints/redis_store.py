@@ -10,7 +10,6 @@ evicts would drop threads whenever memory is short: only ``noeviction`` is safe.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -49,11 +48,11 @@ from .store import (
     check_id,
     conflict,
     has_values,
+    misplaced,
 )
 from .url import StoreUrl
 
 _PAGE = 100
-_log = logging.getLogger(__name__)
 
 
 class RedisStore(Store):
@@ -104,12 +103,11 @@ class RedisStore(Store):
         )
 
     async def open(self) -> None:
-        """See :meth:`Store.open`. Settings of the server that can lose checkpoints are logged as warnings."""
-        for warning in await self.warnings():
-            _log.warning("%s", warning)
+        """See :meth:`Store.open`."""
+        await self._thread.run(self._client.facts())
 
     async def warnings(self) -> list[str]:
-        """What in the server's settings can lose checkpoints, and how to change it; empty when nothing can."""
+        """See :meth:`Store.warnings`."""
         facts = await self._thread.run(self._client.facts())
         found = []
         if str(facts.get("aof_enabled", "1")) == "0":
@@ -265,6 +263,9 @@ def _outcome(write: Write, answer: Sequence[Any]) -> WriteOutcome:
     if kind == b"conflict":
         assert isinstance(write, SaveCheckpoint)
         return conflict(write, rest[0].decode() if rest and rest[0] is not None else None)
+    if kind == b"misplaced":
+        assert isinstance(write, SaveCheckpoint)
+        return misplaced(write)
     if kind == b"stale":
         lease, now = read_lease(rest)
         refusal = lease.refusal(write.thread_id, write.token, now)

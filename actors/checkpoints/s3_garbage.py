@@ -105,7 +105,8 @@ class S3Garbage:
         """The head without its first ``cut`` checkpoints; the next one becomes a snapshot."""
         first = head.first + cut
         oldest = self._threads.whole(head, first)
-        state, name = oldest.state or b"", new_name(oldest.checkpoint_id or "")
+        state = oldest.state or b""
+        name = new_name(oldest.checkpoint_id or "", len(state))
         self._client.put(thread_folder(head.thread_id) + name, pack(oldest, 0, state, to_json(oldest.metadata)))
         rest = head.line[cut + 1 :]
         states = [state, *(self._state(head.thread_id, one) for one in rest)]

@@ -19,7 +19,7 @@ from ...protocol.errors import CheckpointError
 from ...protocol.messages import NOTHING, Frozen, JsonObject
 from ...protocol.storage import CallsRecorded, JournalEntry, ThreadInfo
 from .lease import Lease
-from .store import Write, WriteOutcome, conflict
+from .store import Write, WriteOutcome, conflict, misplaced
 
 
 class Head(Frozen):
@@ -113,7 +113,10 @@ class Head(Frozen):
             return self._with_entries(write.entries), CallsRecorded()
         if write.parent_id != self.checkpoint_id:
             return self, conflict(write, self.checkpoint_id)
-        return self._advanced(write, put(write)), CheckpointSaved(checkpoint_id=write.checkpoint_id)
+        below = self._below(write)
+        if below is None:
+            return self, misplaced(write)
+        return below._advanced(write, put(write)), CheckpointSaved(checkpoint_id=write.checkpoint_id)
 
     def emptied(self, now: float) -> Head:
         """The tombstone of the thread."""
@@ -124,6 +127,23 @@ class Head(Frozen):
         for entry in entries:
             journal.setdefault((entry.call_id, entry.phase), entry)
         return self.evolve(journal=tuple(journal.values()))
+
+    def _below(self, save: SaveCheckpoint) -> Head | None:
+        """The head without what ``save`` supersedes; None when that does not stand where it says."""
+        if not save.supersedes:
+            return self
+        kept, gone = self.line[: -save.supersedes], self.line[-save.supersedes :]
+        stands = save.onto is None if not kept else save.onto is not None and kept[-1].startswith(_name_start(save.onto))
+        newest = self.first + len(kept) - 1
+        return (
+            self.evolve(
+                line=kept,
+                snapshots=tuple(at for at in self.snapshots if at <= newest),
+                bytes=max(0, self.bytes - sum(map(_size, gone))),
+            )
+            if stands
+            else None
+        )
 
     def _advanced(self, save: SaveCheckpoint, name: str) -> Head:
         snapshots = self.snapshots if save.kind == "delta" else (*self.snapshots, self.newest + 1)
@@ -167,9 +187,9 @@ def thread_folder(thread_id: str) -> str:
     return f"threads/{sha256(thread_id.encode()).hexdigest()}/"
 
 
-def new_name(checkpoint_id: str) -> str:
-    """A name for a checkpoint's object that nobody else uses."""
-    return f"{_name_start(checkpoint_id)}{uuid4().hex[:16]}"
+def new_name(checkpoint_id: str, size: int) -> str:
+    """A name for a checkpoint's object that nobody else uses; it says how large the state is."""
+    return f"{_name_start(checkpoint_id)}{uuid4().hex[:16]}.{size}"
 
 
 def pack(fact: CheckpointLoaded, base: int, state: bytes, metadata: bytes) -> bytes:
@@ -190,6 +210,11 @@ def unpack(body: bytes, where: str) -> tuple[dict[str, Any], bytes]:
     except ValueError as error:
         raise CheckpointError(f"{where} is damaged: {error}") from None
     return facts, state
+
+
+def _size(name: str) -> int:
+    """Of the state in an object; names of older versions do not say it."""
+    return int(name.partition(".")[2] or 0)
 
 
 def _name_start(checkpoint_id: str) -> str:

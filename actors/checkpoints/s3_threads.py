@@ -79,20 +79,24 @@ class S3Threads:
     def commit(self, thread_id: str, writes: Sequence[Write]) -> list[WriteOutcome]:
         """Saves and records of one thread, in order; all of them count from one moment on."""
         stored: dict[str, str] = {}
+        superseded: set[str] = set()
 
         def put(save: SaveCheckpoint) -> str:
             if save.checkpoint_id not in stored:
-                fact = CheckpointLoaded(checkpoint_id=save.checkpoint_id, parent_id=save.parent_id, created_at=save.created_at)
+                fact = CheckpointLoaded(checkpoint_id=save.checkpoint_id, parent_id=save.below, created_at=save.created_at)
                 body = pack(fact, save.base, save.state, encode_metadata(save, self._max_bytes))
-                stored[save.checkpoint_id] = new_name(save.checkpoint_id)
+                stored[save.checkpoint_id] = new_name(save.checkpoint_id, len(save.state))
                 self.client.put(thread_folder(thread_id) + stored[save.checkpoint_id], body)
             return stored[save.checkpoint_id]
 
         def decide(head: Head, now: float) -> tuple[Head, list[WriteOutcome]]:
+            nonlocal superseded
             outcomes: list[WriteOutcome] = []
+            names = set(head.line)
             for write in writes:
                 head, outcome = head.after(write, now, put)
                 outcomes.append(outcome)
+            superseded = (names | set(stored.values())) - set(head.line)
             return head, outcomes
 
         saves = [write for write in writes if isinstance(write, SaveCheckpoint)]
@@ -102,6 +106,8 @@ class S3Threads:
             self.client.put(name_key(thread_id), thread_id.encode())
         outcomes = self.change(thread_id, decide)
         self._put_texts(texts)
+        for name in superseded:
+            self.client.delete(thread_folder(thread_id) + name)
         return outcomes
 
     def change_lease(self, thread_id: str, change: Callable[[Lease, float], Lease]) -> Lease:
@@ -115,20 +121,32 @@ class S3Threads:
 
     def load(self, thread_id: str, checkpoint_id: str | None) -> CheckpointLoaded:
         """See :meth:`Store.load`."""
-        for tries in range(_TRIES):
-            head, _, _ = self.head(thread_id)
+
+        def read(head: Head) -> CheckpointLoaded:
             journal = head.journal if checkpoint_id is None else ()
             position = head.newest if checkpoint_id is None else head.find(checkpoint_id)
             if not head.line or position is None:
                 return CheckpointLoaded(journal=journal, token=head.token)
-            try:
-                loaded = self.whole(head, position)
-            except CheckpointError:
-                if tries + 1 < _TRIES and self.head(thread_id)[0] != head:
-                    continue  # folded or deleted meanwhile
-                raise
+            loaded = self.whole(head, position)
             texts = self._texts(references(loaded.state or b"") & set(head.statics))
             return loaded.evolve(journal=journal, token=head.token, statics=texts or NOTHING)
+
+        return self._settled(thread_id, read)
+
+    def _settled(self, thread_id: str, read: Callable[[Head], T]) -> T:
+        """What ``read`` makes of the head; again where objects were superseded, folded or deleted meanwhile.
+
+        Raises:
+            CheckpointError: an object is damaged.
+            StoreUnavailable: it changes faster than it can be read.
+        """
+        for _ in range(_TRIES):
+            head, _, _ = self.head(thread_id)
+            try:
+                return read(head)
+            except CheckpointError:
+                if self.head(thread_id)[0] == head:
+                    raise
         raise StoreUnavailable(f"{self.where(thread_id)} changes all the time; try again")
 
     def whole(self, head: Head, position: int) -> CheckpointLoaded:
@@ -151,17 +169,19 @@ class S3Threads:
 
     def history(self, thread_id: str, limit: int) -> list[CheckpointLoaded]:
         """See :meth:`Store.history`."""
-        head, _, _ = self.head(thread_id)
-        positions = range(head.newest, max(head.first - 1, head.newest - limit), -1)
 
-        def read(position: int) -> CheckpointLoaded:
+        def read_at(head: Head, position: int) -> CheckpointLoaded:
             key = thread_folder(thread_id) + head.name(position)
             body = self.client.get(key, first=_FACTS_BYTES).body or b""
             if b"\n" not in body:
                 body = self.client.get(key).body or b""
             return self._fact(head, position, unpack(body, self.where(thread_id))[0])
 
-        return list(self._fetchers.map(read, positions))
+        def read(head: Head) -> list[CheckpointLoaded]:
+            positions = range(head.newest, max(head.first - 1, head.newest - limit), -1)
+            return list(self._fetchers.map(lambda position: read_at(head, position), positions))
+
+        return self._settled(thread_id, read)
 
     def list(self, request: ListThreads) -> Iterable[ThreadInfo]:
         """See :meth:`Store.threads`."""

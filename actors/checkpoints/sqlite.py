@@ -56,6 +56,7 @@ from .store import (
     conflict,
     encode_entries,
     encode_metadata,
+    misplaced,
 )
 from .url import StoreUrl, Synchronous
 
@@ -239,8 +240,15 @@ class SqliteStore(OneTransactionStore):
         if refusal is not None or save.parent_id != found:
             known = connection.execute(_EXISTS, (thread_id, checkpoint_id)).fetchone()
             return saved if known else refusal or conflict(save, found)
+        if save.supersedes:
+            if connection.execute(_EXISTS, (thread_id, checkpoint_id)).fetchone():
+                return saved
+            below = upkeep.make_way(connection, save, position)
+            if below is None:
+                return misplaced(save)
+            position, depth = below
         depth = depth + 1 if save.kind == "delta" else 0
-        facts = (checkpoint_id, save.parent_id, depth, save.base, save.created_at, metadata, save.state)
+        facts = (checkpoint_id, save.below, depth, save.base, save.created_at, metadata, save.state)
         if connection.execute(_INSERT, (thread_id, position + 1, *facts)).rowcount:
             self._save_beside(connection, save, entries)
             after = lease.after(save)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from pydantic_core import from_json
 
+from ...protocol.commands import SaveCheckpoint
 from ...protocol.errors import CheckpointError
 from ...protocol.storage import CollectGarbage, GarbageCollected, ListThreads, ThreadDeleted, ThreadInfo, ThreadsListed
 from .delta import fold
@@ -40,6 +41,17 @@ def read_lease(connection: sqlite3.Connection, thread_id: str) -> Lease:
 def write_lease(connection: sqlite3.Connection, thread_id: str, lease: Lease) -> None:
     """Keep the lease of a thread."""
     connection.execute(_PUT_LEASE, (thread_id, lease.token, lease.owner, lease.expires_at, lease.deleted_at))
+
+
+def make_way(connection: sqlite3.Connection, save: SaveCheckpoint, newest: int) -> tuple[int, int] | None:
+    """Drop what ``save`` supersedes: position and depth of the checkpoint before that, None when it is another one."""
+    position = max(0, newest - save.supersedes)
+    before = "SELECT checkpoint_id, depth FROM umbel_checkpoints WHERE thread_id = ? AND position <= ? ORDER BY position DESC"
+    onto, depth = connection.execute(before, (save.thread_id, position)).fetchone() or (None, 0)
+    if onto != save.onto:
+        return None
+    connection.execute("DELETE FROM umbel_checkpoints WHERE thread_id = ? AND position > ?", (save.thread_id, position))
+    return position, depth
 
 
 def list_threads(connection: sqlite3.Connection, request: ListThreads, now: float) -> ThreadsListed:

@@ -64,6 +64,10 @@ class Store(ABC):
     async def open(self) -> None:  # noqa: B027 - optional: a store in memory has nothing to open
         """Connect now rather than at the first use, so that a wrong path is found before any work starts."""
 
+    async def warnings(self) -> list[str]:
+        """What about the place, such as a server's settings, can lose checkpoints, and what to do; empty when nothing can."""
+        return []
+
     @abstractmethod
     async def save(self, saves: Sequence[SaveCheckpoint]) -> list[SaveOutcome]:
         """Commit ``saves`` in order, in one transaction.
@@ -75,7 +79,8 @@ class Store(ABC):
             For each save, in order, :class:`CheckpointSaved`, :class:`CheckpointConflict` when its parent is not the
             thread's newest checkpoint, :class:`StaleWriter` when its token is not the thread's (see ``SaveCheckpoint.token``),
             or :class:`NotStorable` when trying again cannot help. One that is refused does not disturb the others. A
-            checkpoint id that the thread already holds is saved, and changes nothing.
+            checkpoint id that the thread already holds is saved, and changes nothing. One that ``supersedes`` others takes
+            their place in the same transaction: a reader finds either them or it.
         """
 
     @abstractmethod
@@ -226,7 +231,9 @@ def encode_metadata(save: SaveCheckpoint, max_bytes: int) -> bytes:
     check_size(what, len(save.state), max_bytes, save.thread_id)
     for digest, text in save.statics.items():
         check_size(f"the text {digest} of {what}", len(text), max_bytes, save.thread_id)
-    if save.kind == "delta" and save.parent_id is None:
+    if save.supersedes < 0:
+        raise NotStorable(f"{what} cannot take the place of {save.supersedes} others", thread_id=save.thread_id)
+    if save.kind == "delta" and save.below is None:
         raise NotStorable(f"{what} is a delta without a parent; save a snapshot first", thread_id=save.thread_id)
     try:
         return to_json(save.metadata)
@@ -295,4 +302,14 @@ def conflict(save: SaveCheckpoint, found: str | None) -> CheckpointConflict:
         thread_id=save.thread_id,
         expected=save.parent_id,
         found=found,
+    )
+
+
+def misplaced(save: SaveCheckpoint) -> CheckpointConflict:
+    """The checkpoints that ``save`` supersedes do not stand on the one that it names: others have folded them away."""
+    onto = "nothing" if save.onto is None else f"checkpoint {save.onto!r}"
+    return CheckpointConflict(
+        f"thread {save.thread_id!r}: its {save.supersedes} newest checkpoints do not stand on {onto} any more; load it again",
+        thread_id=save.thread_id,
+        expected=save.onto,
     )

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from ...protocol.commands import ExecuteCall, ToolReply
 from ...protocol.errors import PeerLost, UmbelError
@@ -154,16 +156,25 @@ def answered(slot: Slot) -> ToolResult:
 
 
 def reuse(run: Run, slot: Slot, equal: dict[str, Slot]) -> None:
-    """An idempotent call that already succeeded in this turn, or stands in this batch, does not run again."""
-    call = slot.call
-    for done in reversed(run.state.tool_executions):
-        if done.tool_name == call.name and done.success and done.arguments == call.arguments:
+    """An idempotent call that already succeeded in its tool's scope, or stands in this batch, does not run again.
+
+    Source: LOOP-76, OURS-18.
+    """
+    call, key = slot.call, key_of(slot.call.name, slot.call.arguments)
+    known = run.state.tool_executions if slot.tool.scope == "turn" else run.state.thread_executions
+    for done in reversed(known):
+        same = done.tool_name == call.name and done.arguments == call.arguments
+        if same and done.success and key_of(call.name, done.arguments) == key:
             slot.result = ToolResult(tool_call_id=call.id, name=call.name, content=done.result or "")
             slot.reused = True
             return
-    key = f"{call.name}:{json.dumps(call.arguments, sort_keys=True, default=str)}"
     slot.twin = equal.get(key)
     equal.setdefault(key, slot)
+
+
+def key_of(name: str, arguments: Mapping[str, Any]) -> str:
+    """What equal calls have in common; the order of arguments does not matter, 1 is not True."""
+    return f"{name}:{json.dumps(arguments, sort_keys=True, default=str)}"
 
 
 # run
@@ -274,6 +285,7 @@ async def call_tool(run: Run, slot: Slot) -> ToolResult:
 def fold(run: Run, slots: list[Slot], response: ModelResponse | None) -> list[ToolExecution]:
     """In call order: execution record, event, and the message that answers the call. Calls that ask are left open."""
     executions: list[ToolExecution] = []
+    lasting: list[ToolExecution] = []
     answers: list[Message] = []
     now = datetime.now(UTC)
     for slot in slots:
@@ -286,10 +298,14 @@ def fold(run: Run, slots: list[Slot], response: ModelResponse | None) -> list[To
         if slot.result is None:
             slot.result = refuse(call, CANCELLED if slot.began else NOT_STARTED, "cancelled")
         executions.append(execution_of(slot, slot.result, now))
+        if slot.tool is not None and slot.tool.scope == "thread" and executions[-1].success and not slot.reused:
+            lasting.append(executions[-1])
         answers.append(Message.tool(slot.result))
         complete(run, slot)
     step = None if response is None else step_of(run, response, slots, now)
     run.state = run.state.with_tool_results(executions, answers, step)
+    if lasting:
+        run.state = run.state.evolve(thread_executions=(*run.state.thread_executions, *lasting))
     waiting = [waits for slot in slots for waits in slot.asks]
     if waiting:
         run.state = run.state.evolve(turn=run.state.turn.evolve(interrupts=(*run.state.interrupts, *waiting)))

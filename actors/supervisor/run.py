@@ -84,6 +84,7 @@ class Run:
         state: the authoritative state; replaced, never changed.
         watched: somebody gets its events.
         sent: messages of the conversation that the agent actor holds.
+        opening: what its last checkpoint is built on, when it takes the place of those of its iterations; None otherwise.
         journal: of a durable run: what was known of calls without a result when it began, by call id; None otherwise.
         batch: the journal's view of the calls that run now.
         lease: on its thread, while it has one; token: of that lease.
@@ -119,6 +120,7 @@ class Run:
         "lost",
         "model_calls",
         "no_tool_calls",
+        "opening",
         "partial_text",
         "peers",
         "request",
@@ -157,6 +159,7 @@ class Run:
         self.started = time.monotonic()
         self.started_at = datetime.now(UTC)
         self.checkpoint: Any = None
+        self.opening: Any = None
         self.journal: dict[str, Any] | None = None
         self.batch: Any = None
         self.lease: Any = None

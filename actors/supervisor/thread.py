@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...protocol.commands import CheckpointLoaded, LoadCheckpoint, SaveCheckpoint
-from ...protocol.errors import ConfigurationError, NotPaused
+from ...protocol.errors import CheckpointConflict, ConfigurationError, NotPaused
 from ...protocol.messages import Message, ToolCall, ToolResult
-from ...protocol.state import AgentState
+from ...protocol.state import AgentState, ToolExecution
 from ...protocol.storage import JournalEntry
 from ..checkpoints.delta import Baseline, build_save, restore
 from ..checkpoints.facts import searchable
 from .asking import ask_checkpointer
 from .backlog import Backlog
 from .lease import take
+from .opening import opening_of
 from .run import Peers, Run, new_id
 
 UNANSWERED = "outcome unknown: the process stopped before its result was kept. Verify what happened before you repeat it."
@@ -58,6 +59,8 @@ async def open_thread(run: Run) -> CheckpointLoaded:
     """Load the thread, as its only writer: its newest checkpoint, and what is known of calls that have no result in it."""
     loaded = await take(run)
     run.checkpoint = restore(loaded)
+    if not run.config.keep_iteration_checkpoints:
+        run.opening = opening_of(loaded, run.checkpoint, run.request.run_id)
     if run.request.mode != "turn":
         run.model_calls = int(loaded.metadata.get("model_calls", 0))
     run.journal = {}
@@ -73,10 +76,11 @@ def new_turn(run: Run, stored: AgentState | None) -> None:
     earlier: tuple[Message, ...] = ()
     metadata = {**run.config.metadata, **run.request.metadata}
     provider_state = None
+    reusable: tuple[ToolExecution, ...] = ()
     if stored is not None:
         earlier = close_open_calls(stored.messages, run.journal)
         metadata = {**stored.metadata, **metadata}
-        provider_state = stored.provider_state
+        provider_state, reusable = stored.provider_state, stored.thread_executions
     if not earlier:
         earlier = (system,) if system is not None else ()
     elif earlier[0].role == "system" and system is not None:
@@ -85,6 +89,7 @@ def new_turn(run: Run, stored: AgentState | None) -> None:
     run.state = run.agent.blank_state.evolve(
         run_id=run.id,
         messages=(*earlier, prompt),
+        thread_executions=reusable,
         metadata=metadata,
         provider_state=provider_state,
         started_at=run.started_at,
@@ -243,23 +248,31 @@ class Step:
 
 
 async def write(run: Run, step: Step, release: str | None = None) -> None:
-    """Store a step behind the newest checkpoint, and with the last one give the lease back."""
+    """Store a step behind the newest checkpoint. The last one takes the place of the others, and gives the lease back."""
     if run._memo is not None and run._memo.unsure is not None:
         await commit(run, *run._memo.unsure)
+    opening = run.opening
+    supersedes = opening is not None and opening.saves > 0 and "ending" in step.facts
     message, baseline = build_save(
         step.state,
         store=run.config.checkpointer,
         thread_id=run.request.thread_id or "",
         checkpoint_id=new_id(128),
         created_at=time.time(),
-        baseline=run.checkpoint,
-        metadata=step.facts,
+        baseline=opening.baseline if supersedes else run.checkpoint,
+        metadata=step.facts if opening is None or "ending" in step.facts else {**step.facts, **opening.facts()},
         token=run.token,
         entries=step.entries,
         settles=True,
         release=release,
     )
-    await commit(run, message, baseline)
+    try:
+        await commit(run, opening.placed(message, run.checkpoint) if supersedes else message, baseline)
+    except CheckpointConflict:
+        if not supersedes:
+            raise
+        run.opening = None  # somebody has folded the thread meanwhile: then they stay
+        await write(run, step, release)
     if release is not None and run.lease is not None:
         run.lease.over()
 
@@ -283,6 +296,8 @@ async def commit(run: Run, message: SaveCheckpoint, baseline: Baseline) -> None:
         run.memo.unsure = (message, baseline)
         raise
     run.checkpoint = baseline
+    if run.opening is not None:
+        run.opening.saves += 1
     if run._memo is not None:
         run._memo.unsure = None
     if run._held is not None:

@@ -15,6 +15,7 @@ from ...protocol.errors import ConfigurationError, DefinitionError
 from .schema import Signature, signature_of
 
 Isolation = Literal["thread", "process"]
+Scope = Literal["turn", "thread"]
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
@@ -33,6 +34,8 @@ class Tool:
         function: the body, sync or async; None when ``agent`` is set.
         agent: an agent that answers the call with its final message.
         idempotent: a second call with the same arguments has no further effect, so its result may be reused.
+        scope: where an ``idempotent`` tool's successful results are reused: within a ``"turn"`` or, with ``"thread"``, also in
+            the later turns of a conversation (Source: OURS-18). These stay in the thread's state for as long as it lives.
         labels: free-form tags.
         deferred: its schema is hidden from the model until activated.
         emits_progress: ``ToolContext.report_progress`` reaches subscribers.
@@ -45,7 +48,7 @@ class Tool:
             of an inline runtime, unless they have a ``timeout`` or ``memory_mb``, which need a process.
         placement: None, ``"local"`` (beside the supervisor) or a ``Placement``.
         memory_mb: limit of the worker process's data, in MiB (default ``UMBEL_TOOL_MEMORY_MB`` or 4096).
-        scope: local names at the definition, only used to resolve annotations.
+        names: local names at the definition, only used to resolve annotations.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Tool:
     function: Callable[..., Any] | None = None
     agent: Any = None
     idempotent: bool = False
+    scope: Scope = "turn"
     labels: tuple[str, ...] = ()
     deferred: bool = False
     emits_progress: bool = False
@@ -66,7 +70,7 @@ class Tool:
     memory_mb: int | None = None
     signature: Signature = field(default_factory=lambda: Signature(tool=""))
 
-    def __init__(self, *, name: str, scope: Mapping[str, Any] | None = None, **fields: Any) -> None:
+    def __init__(self, *, name: str, names: Mapping[str, Any] | None = None, **fields: Any) -> None:
         unknown = sorted(set(fields) - _FIELDS)
         if unknown:
             raise DefinitionError(f"tool {name!r}: unknown option {', '.join(unknown)}; known: {', '.join(sorted(_FIELDS))}")
@@ -75,7 +79,7 @@ class Tool:
         _check(self)
         body = self.function or _ask
         if "signature" not in fields:
-            self.__dict__["signature"] = signature_of(body, name, scope)
+            self.__dict__["signature"] = signature_of(body, name, names)
         self.__dict__["labels"] = tuple(self.labels)
         if not self.description:
             documented = inspect.getdoc(self.function) if self.function else None
@@ -139,6 +143,7 @@ _DEFAULTS: dict[str, Any] = {
     "function": None,
     "agent": None,
     "idempotent": False,
+    "scope": "turn",
     "labels": (),
     "deferred": False,
     "emits_progress": False,
@@ -168,6 +173,7 @@ def tool(
     description: str | None = None,
     parameters: dict[str, Any] | None = None,
     idempotent: bool = False,
+    scope: Scope = "turn",
     labels: Iterable[str] = (),
     deferred: bool = False,
     emits_progress: bool = False,
@@ -191,20 +197,20 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool 
     Raises:
         DefinitionError: something about the function or an option cannot work; the message says what.
     """
-    scope = dict(sys._getframe(1).f_locals)
+    names = dict(sys._getframe(1).f_locals)
     if function is not None:
-        return _define(function, scope, options)
-    return lambda body: _define(body, scope, options)
+        return _define(function, names, options)
+    return lambda body: _define(body, names, options)
 
 
-def _define(function: Callable[..., Any], scope: Mapping[str, Any], options: dict[str, Any]) -> Tool:
+def _define(function: Callable[..., Any], names: Mapping[str, Any], options: dict[str, Any]) -> Tool:
     if isinstance(function, Tool):
         raise DefinitionError(f"{function!r} is a tool already")
     if not callable(function):
         raise DefinitionError(f"@tool needs a function, not {type(function).__name__}; options go by name: @tool(name=...)")
     given = dict(options)
     name = given.pop("name", None) or getattr(function, "__name__", None) or type(function).__name__
-    return Tool(name=name, function=function, scope=scope, **given)
+    return Tool(name=name, function=function, names=names, **given)
 
 
 def require_tool(value: Any) -> Tool:
@@ -248,6 +254,10 @@ def _check(tool: Tool) -> None:
         raise DefinitionError(f"{who} is a generator; return a value, and report progress with ToolContext.report_progress")
     if tool.isolation not in (None, "thread", "process"):
         raise DefinitionError(f"{who}: isolation is 'thread', 'process' or None, not {tool.isolation!r}")
+    if tool.scope not in ("turn", "thread"):
+        raise DefinitionError(f"{who}: scope is 'turn' or 'thread', not {tool.scope!r}")
+    if tool.scope == "thread" and not tool.idempotent:
+        raise DefinitionError(f"{who}: scope='thread' says where results are reused, which needs idempotent=True")
     if tool.timeout is not None and not (_number(tool.timeout) and 0 < tool.timeout < math.inf):
         raise DefinitionError(f"{who}: timeout is a positive number of seconds, not {tool.timeout!r}")
     for option, least in (("retries", 0), ("max_concurrency", 1), ("memory_mb", 16)):

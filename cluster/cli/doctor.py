@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import importlib.util
 import json
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -36,6 +37,7 @@ EXTRAS = {
     "s3": ("boto3",),
 }
 RAY_SECONDS = 90
+STORE_SECONDS = 15
 _COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
 _RAY_PROBE = """
 import os, ray
@@ -63,20 +65,26 @@ class Check:
     remedy: str = ""
 
 
+StoreOption = Annotated[
+    str | None, typer.Option("--store", help="URL of your agents' store, their checkpointer (default: the one in UMBEL_HOME).")
+]
+
+
 @ends_cleanly
-def doctor(*, as_json: options.JsonOption = False) -> None:
-    """Check this machine: versions, cores, memory, Ray, an existing cluster, home folder, SQLite, extras.
+def doctor(*, store: StoreOption = None, as_json: options.JsonOption = False) -> None:
+    """Check this machine: versions, cores, memory, Ray, an existing cluster, home folder, SQLite, the store, extras.
 
     \b
     Example:
       umbel doctor
+      umbel doctor --store redis://localhost:6379
       umbel doctor --json | jq '.checks[] | select(.status != "ok")'
 
     \b
     Exit codes: 0 it works (perhaps with warnings), 1 something fails.
     """  # noqa: D301 - typer needs the real \b
     checks = []
-    for check in examine():
+    for check in examine(store):
         checks.append(check)
         if not as_json:
             _print(check)
@@ -86,14 +94,15 @@ def doctor(*, as_json: options.JsonOption = False) -> None:
     raise typer.Exit(FAILED if failed else OK)
 
 
-def examine() -> Iterator[Check]:
-    """Every check, one by one as it is made."""
+def examine(store: str | None = None) -> Iterator[Check]:
+    """Every check, one by one as it is made; ``store`` is the URL of the store to look at."""
     makers: tuple[Callable[[], Check], ...] = (
         _python, _umbel, lambda: _package("ray", "2.60"), lambda: _package("pydantic", "2.11"),
         _cores, _memory, _shared_memory, _open_files, _home, _sqlite, _cluster, _ray_starts,
     )  # fmt: skip
     for make in makers:
         yield make()
+    yield from _store(store)
     for extra, modules in EXTRAS.items():
         yield _extra(extra, modules)
 
@@ -199,6 +208,42 @@ def _sqlite() -> Check:
             "sqlite", "warn", f"{sqlite3.sqlite_version}, no WAL on this disk", "set UMBEL_HOME to a folder on a local disk"
         )
     return Check("sqlite", "ok", sqlite3.sqlite_version)
+
+
+def _store(given: str | None) -> Iterator[Check]:
+    """Whether the store can be used, and each of its settings that can lose checkpoints."""
+    from ...actors.checkpoints import default_url, resolve_url
+    from ...actors.checkpoints.url import StoreUrl
+    from ...protocol.errors import UmbelError
+
+    try:
+        url = resolve_url(given or default_url())
+        parsed = StoreUrl.parse(url)
+        place = f"{parsed.scheme}://{parsed.place.rpartition('@')[2]}"  # without a password
+        there = parsed.scheme not in {"sqlite", "file"} or parsed.file().exists()  # looking must not make one
+        found = asyncio.run(_warnings(url, there))
+        for warning in found:
+            what, _, remedy = warning.rpartition("; ")
+            yield Check("store", "warn", what, remedy)
+        if not found:
+            yield Check("store", "ok", f"{place} answers" if there else f"{place} is made by the first run with a thread")
+    except TimeoutError:
+        yield Check("store", "fail", f"{place} did not answer within {STORE_SECONDS} s", "check its address and the network")
+    except UmbelError as error:
+        yield Check("store", "fail", error.message, "set what it says, or name another store with --store")
+
+
+async def _warnings(url: str, there: bool) -> list[str]:
+    from ...actors.checkpoints import open_store
+
+    store = open_store(url)
+    try:
+        async with asyncio.timeout(STORE_SECONDS):
+            if there:
+                await store.open()
+            return await store.warnings() if there else []
+    finally:
+        await store.close()
 
 
 def _cluster() -> Check:

@@ -64,6 +64,7 @@ DEFAULTS: dict[str, Any] = {
     "context_window": None,
     "checkpointer": None,
     "checkpoint_every_n_iterations": None,
+    "keep_iteration_checkpoints": False,
     "callback_handler": None,
     "termination": None,
     "output_key": None,
@@ -499,7 +500,8 @@ async def test_iterations_are_saved_as_often_as_asked(runtime: Runtime, tmp_path
         return a + b
 
     path = tmp_path / "t.db"
-    agent = Agent(Clerk(path), [harmless], checkpointer=f"sqlite:///{path}", checkpoint_every_n_iterations=every)
+    often: dict[str, Any] = {"checkpoint_every_n_iterations": every, "keep_iteration_checkpoints": True}
+    agent = Agent(Clerk(path), [harmless], checkpointer=f"sqlite:///{path}", **often)
     assert (await agent.arun("x", thread_id="t")).message == str(saved)
     assert checkpoints_in(path) == saved + 1, "the end of a turn is always saved"
 

@@ -45,7 +45,8 @@ async def add(a: int, b: int) -> int:
 def adding(**settings: Any) -> Agent:
     """Adds once in every turn; its store is a memory of its own actors."""
     model = ScriptedModel([tool_call("add", a=1, b=2), text("It is 3.")])
-    return Agent(model, [add, pay], system_prompt="Add.", **{"checkpointer": f"memory://{id(model)}", **settings})
+    settings = {"checkpointer": f"memory://{id(model)}", "keep_iteration_checkpoints": True, **settings}
+    return Agent(model, [add, pay], system_prompt="Add.", **settings)
 
 
 def said(state: AgentState) -> list[str | None]:

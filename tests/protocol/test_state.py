@@ -38,7 +38,16 @@ class TestFields:
             **dict.fromkeys(["agent_id", "tool_loop_read_only_threshold", "token_budget", "cost_budget_usd", "provider_state"]),
             **dict.fromkeys(["input_price_per_million", "output_price_per_million", "started_at", "updated_at"]),
             **dict.fromkeys(
-                ["messages", "tool_executions", "reasoning_steps", "tool_history", "errors", "tool_loop_warnings"], ()
+                [
+                    "messages",
+                    "tool_executions",
+                    "thread_executions",
+                    "reasoning_steps",
+                    "tool_history",
+                    "errors",
+                    "tool_loop_warnings",
+                ],
+                (),
             ),
             **dict.fromkeys(["iteration", "total_tokens_used", "prompt_tokens_used", "completion_tokens_used"], 0),
             **dict.fromkeys(["cache_creation_tokens", "cache_read_tokens", "cached_tokens", "cache_write_tokens"], 0),

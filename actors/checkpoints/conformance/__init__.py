@@ -25,9 +25,10 @@ from .keeping import Keeping
 from .leases import Leases
 from .processes import Processes
 from .saving import Saving
+from .superseding import Superseding
 
 
-class StoreConformance(Saving, Leases, Keeping, Processes):
+class StoreConformance(Saving, Superseding, Leases, Keeping, Processes):
     """Every test; subclass it with a name that begins with ``Test`` and a fixture ``store``."""
 
 

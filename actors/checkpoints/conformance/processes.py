@@ -24,28 +24,32 @@ class Processes:
 
     Attributes:
         plugin: a module that registers the scheme of :meth:`address`; None for Umbel's own.
+        races: saves of each of the processes that race; fewer where a save takes long.
+        turns: saves of each of the processes that wait for a lease.
     """
 
     plugin: ClassVar[str | None] = None
+    races: ClassVar[int] = 80
+    turns: ClassVar[int] = 15
 
     def address(self, store: Any) -> str | None:
         """The URL under which another process opens the same store; None when none can."""
         return None
 
     async def test_of_several_processes_one_wins_each_parent(self, store: Store) -> None:
-        lines = await self._outputs(store, [("a", 80, "race"), ("b", 80, "race")])
-        assert len(lines) == 160
+        lines = await self._outputs(store, [("a", self.races, "race"), ("b", self.races, "race")])
+        assert len(lines) == 2 * self.races
         won = {(parent, child) for kind, parent, child in lines if kind == "saved"}
         history = await store.history("thread", limit=1_000)
         assert {(str(entry.parent_id), entry.checkpoint_id) for entry in history} == won
-        assert len({parent for parent, _ in won}) == len(won) == len(history) >= 80
+        assert len({parent for parent, _ in won}) == len(won) == len(history) >= self.races
 
     async def test_a_lease_lets_processes_write_in_turn(self, store: Store) -> None:
-        lines = await self._outputs(store, [("a", 15, "lease"), ("b", 15, "lease")])
-        assert [kind for kind, *_ in lines] == ["saved"] * 30, "nobody ever met another writer"
-        assert len(await store.history("thread", limit=1_000)) == 30
+        lines = await self._outputs(store, [("a", self.turns, "lease"), ("b", self.turns, "lease")])
+        assert [kind for kind, *_ in lines] == ["saved"] * (2 * self.turns), "nobody ever met another writer"
+        assert len(await store.history("thread", limit=1_000)) == 2 * self.turns
         tokens = [int(token) for _, token, _ in lines]
-        assert len(set(tokens)) == 30
+        assert len(set(tokens)) == 2 * self.turns
 
     async def test_the_lease_of_a_killed_process_ends_and_its_token_is_stale(self, store: Store) -> None:
         with self._worker(store, "a", 1, "hold") as worker:

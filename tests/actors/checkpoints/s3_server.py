@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -33,7 +34,7 @@ class S3Server:
         return self._process
 
     def start(self) -> S3Server:
-        command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(self.port)]
+        command = [sys.executable, str(Path(__file__).with_name("s3_app.py")), str(self.port)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
         while not self._answers():
@@ -45,6 +46,10 @@ class S3Server:
     def client(self) -> Any:
         names = {"aws_access_key_id": "tests", "aws_secret_access_key": "tests", "region_name": "us-east-1"}
         return boto3.client("s3", endpoint_url=self.endpoint, **names)
+
+    def most_at_once(self) -> int:
+        """Requests that it has worked on at one moment since this was last asked."""
+        return int(httpx.get(f"{self.endpoint}/most-at-once").text)
 
     def kill(self) -> None:
         if self._process is not None:

@@ -204,3 +204,28 @@ async def test_a_thread_is_loaded_and_leased_at_once_and_given_back_with_a_save(
     with pytest.raises(ThreadBusy, match="'two'"):
         await actor.lease(TakeLease(store=url, thread_id="t", owner="three", seconds=60.0))
     await actor.close()
+
+
+class Unsafe(MemoryStore):
+    """Says what is wrong with it."""
+
+    opened = 0
+
+    async def open(self) -> None:
+        self.opened += 1
+        if self.opened == 1:
+            raise StoreUnavailable("away")
+
+    async def warnings(self) -> list[str]:
+        return ["it is only memory; do something"]
+
+
+async def test_what_can_lose_checkpoints_is_told_once(save: SaveMaker, caplog: pytest.LogCaptureFixture) -> None:
+    store = Unsafe()
+    for told in (0, 1):
+        actor = CheckpointerActor(lambda _: store)
+        await asyncio.gather(*(actor.save(save("c1", store="unsafe://", thread_id=f"{told}{n}")) for n in range(3)))
+        await actor.load(LoadCheckpoint(store="unsafe://", thread_id="00"))
+        assert [record.message for record in caplog.records] == ["it is only memory; do something"] * told
+    assert store.opened == 2, "once for each actor"
+    await actor.close()

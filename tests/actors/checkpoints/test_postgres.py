@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -21,7 +20,6 @@ from umbel.protocol.commands import CheckpointSaved
 from umbel.protocol.errors import (
     CheckpointError,
     ConfigurationError,
-    MissingExtra,
     SchemaVersionError,
     StoreUnavailable,
     ThreadBusy,
@@ -75,6 +73,13 @@ async def test_a_killed_server_is_an_outage_and_comes_back_with_everything(
     assert await store.save([first, later]) == [CheckpointSaved(checkpoint_id="c1"), CheckpointSaved(checkpoint_id="c2")]
     with pytest.raises(ThreadBusy):
         await store.lease(TakeLease(store="", thread_id="thread", owner="other", seconds=1))
+
+
+async def test_settings_that_can_lose_checkpoints_are_warned_of(store: Store, postgres_server: PostgresServer) -> None:
+    assert await store.warnings() == []
+    careless = open_store(postgres_server.url)
+    assert any("fsync off: a power cut" in warning and "set fsync = on" in warning for warning in await careless.warnings())
+    await careless.close()
 
 
 async def test_connections_that_the_server_ended_are_replaced(store: Store, server: PostgresServer, save: SaveMaker) -> None:
@@ -223,25 +228,3 @@ async def test_more_threads_than_a_page(store: Store, save: SaveMaker) -> None:
     assert [info.thread_id for info in (await store.threads(ListThreads(store="", limit=1_000))).threads] == names
     [last] = (await store.threads(ListThreads(store="", after=names[-2]))).threads
     assert last.thread_id == names[-1]
-
-
-@pytest.mark.parametrize(
-    ("url", "match"),
-    [
-        ("postgresql://h/d?colour=red", "no option 'colour'"),
-        ("postgresql://h/d?schema=a-b", "small letters"),
-        ("postgresql://h:port/d", "makes no sense"),
-        ("postgres://h/d?timeout=0", "above 0"),
-    ],
-)
-def test_a_wrong_url_is_refused_before_anything_is_sent(url: str, match: str) -> None:
-    with pytest.raises(ConfigurationError, match=match):
-        open_store(url)
-
-
-def test_without_the_driver_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if ".checkpoints.postgres_" in name and name.startswith("umbel.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'umbel\[postgres\]'"):
-        open_store("postgresql://host/database")

@@ -12,6 +12,7 @@ from umbel.actors.checkpoints.conformance import StoreConformance
 from umbel.actors.checkpoints.conformance.keeping import Keeping
 from umbel.actors.checkpoints.conformance.leases import Leases
 from umbel.actors.checkpoints.conformance.saving import Saving
+from umbel.actors.checkpoints.conformance.superseding import Superseding
 
 from .redis_server import RedisCluster, RedisServer
 
@@ -30,7 +31,7 @@ class TestRedis(StoreConformance):
         return self.url
 
 
-class TestRedisCluster(Saving, Leases, Keeping):
+class TestRedisCluster(Saving, Superseding, Leases, Keeping):
     """Two nodes that share the slots: a command or script over two slots is refused there."""
 
     @pytest.fixture

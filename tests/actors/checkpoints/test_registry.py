@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from umbel.actors.checkpoints import (
     registry,
     resolve_url,
 )  # fmt: skip
-from umbel.protocol.errors import ConfigurationError
+from umbel.protocol.errors import ConfigurationError, MissingExtra
 
 
 @pytest.mark.spec("OURS-21", "MEM-25")
@@ -47,10 +48,36 @@ def test_paths_are_relative_absolute_or_at_home(tmp_path: Path, monkeypatch: pyt
         ("sqlite:///x?synchronous=off", r"synchronous='off' is none of normal, full"),
         ("sqlite:///x?timeout=soon", r"timeout='soon' is not a number above 0"),
         ("memory://?max_bytes=-1", r"max_bytes='-1' is not a number above 0"),
+        ("postgresql://h/d?colour=red", r"no option 'colour'"),
+        ("postgresql://h/d?schema=a-b", r"small letters"),
+        ("postgresql://h:port/d", r"makes no sense"),
+        ("postgres://h/d?timeout=0", r"above 0"),
+        ("redis://h?colour=red", r"no option 'colour'"),
+        ("redis://h?prefix={a}", r"braces"),
+        ("redis://h:port", r"makes no sense"),
+        ("redis://h?timeout=0", r"above 0"),
+        ("redis://h?ssl_ca_certs=x", r"no option"),
+        ("redis://h?cluster=perhaps", r"none of"),
+        ("s3:///prefix", r"names a bucket"),
+        ("s3://key:secret@bucket", r"no credentials"),
+        ("s3://bucket?colour=red", r"no option 'colour'"),
     ],
 )
 def test_a_wrong_url_says_what_is_right(url: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
+        open_store(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "module", "extra"), [("postgresql://host/database", "psycopg", "postgres"), ("s3://bucket", "boto3", "s3")]
+)
+def test_without_its_library_a_store_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, url: str, module: str, extra: str
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("umbel.") and f".checkpoints.{extra}_" in name]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtra, match=rf"pip install 'umbel\[{extra}\]'"):
         open_store(url)
 
 

@@ -9,23 +9,34 @@ from uuid import uuid4
 import pytest
 
 from umbel.actors.checkpoints import Store, open_store
-from umbel.actors.checkpoints.conformance.keeping import Keeping
-from umbel.actors.checkpoints.conformance.leases import Leases
+from umbel.actors.checkpoints.conformance import StoreConformance
 from umbel.actors.checkpoints.conformance.requests import a_save, saved
-from umbel.actors.checkpoints.conformance.saving import Saving
 
 from .s3_server import S3Server
 
 
 @pytest.mark.usefixtures("s3_credentials")
-class TestS3(Saving, Leases, Keeping):
-    """A prefix of its own for each test. Several processes are in ``test_s3.py``, with fewer saves: a bucket is slow."""
+class TestS3(StoreConformance):
+    """A prefix of its own for each test. Processes save less often than elsewhere: a bucket is slow."""
+
+    races = 12
+    turns = 5
 
     @pytest.fixture
     async def store(self, s3_server: S3Server) -> AsyncIterator[Store]:
-        store = open_store(f"s3://umbel/{uuid4().hex}?endpoint={s3_server.endpoint}")
+        self.url = f"s3://umbel/{uuid4().hex}?endpoint={s3_server.endpoint}"
+        store = open_store(self.url)
         yield store
         await store.close()
+
+    def address(self, store: Store) -> str:
+        return self.url
+
+    async def test_of_several_processes_one_wins_each_parent(self, store: Store, s3_server: S3Server) -> None:  # type: ignore[override]
+        """As elsewhere; and the server did work on their requests side by side, as S3 does."""
+        s3_server.most_at_once()
+        await super().test_of_several_processes_one_wins_each_parent(store)
+        assert s3_server.most_at_once() >= 2
 
     async def test_deltas_are_folded(self, store: Store) -> None:
         """As elsewhere, but all in one batch: 300 saves alone would take a bucket too long."""

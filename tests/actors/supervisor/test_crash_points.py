@@ -106,7 +106,8 @@ async def test_replies_that_are_sent_back_have_no_save_of_their_own(runtime: Run
 
     url = f"sqlite:///{tmp_path}/t.db"
     model = ScriptedModel([tool_call("add", a=1, b=1), text("No."), text("No, please.")])
-    result = await Agent(model, [add], final_answer_verifier=polite, checkpointer=url).arun("go", thread_id="t")
+    agent = Agent(model, [add], final_answer_verifier=polite, checkpointer=url, keep_iteration_checkpoints=True)
+    result = await agent.arun("go", thread_id="t")
     assert result.metrics.iterations == 3
     final = await stored(url)
     assert final is not None and "No." not in [message.content for message in final.messages]

@@ -99,7 +99,8 @@ async def test_the_error_of_an_early_write_is_told_and_kept() -> None:
 async def test_steps_in_the_background_are_all_in_the_end(runtime: Runtime, tmp_path: Path, kind: Any) -> None:
     url = f"sqlite:///{tmp_path}/t.db"
     script = [*(tool_call(kind.name, number=n) for n in range(30)), text("done")]
-    agent = Agent(ScriptedModel(script), [kind], checkpointer=url, durability="async", max_iterations=40)
+    settings: dict[str, Any] = {"checkpointer": url, "durability": "async", "keep_iteration_checkpoints": True}
+    agent = Agent(ScriptedModel(script), [kind], max_iterations=40, **settings)
     result = await agent.arun("go", thread_id="t")
     store = open_store(url)
     found = restore(await store.load("t"))
@@ -114,7 +115,8 @@ async def test_steps_in_the_background_are_all_in_the_end(runtime: Runtime, tmp_
 async def test_only_the_end_and_what_is_about_to_be_done(runtime: Runtime, tmp_path: Path, kind: Any, count: int) -> None:
     url = f"sqlite:///{tmp_path}/t.db"
     script = [*(tool_call(kind.name, number=n) for n in range(3)), text("done")]
-    await Agent(ScriptedModel(script), [kind], checkpointer=url, durability="exit").arun("go", thread_id="t")
+    settings: dict[str, Any] = {"checkpointer": url, "durability": "exit", "keep_iteration_checkpoints": True}
+    await Agent(ScriptedModel(script), [kind], **settings).arun("go", thread_id="t")
     assert len(await saves_of(url)) == count
 
 

@@ -10,9 +10,10 @@ import pytest
 from typer.testing import Result
 
 import umbel as package
+from umbel.actors.checkpoints import MemoryStore, registry
 from umbel.cluster.cli import doctor
 from umbel.cluster.cli.loading import load_agent
-from umbel.protocol.errors import ConfigurationError
+from umbel.protocol.errors import ConfigurationError, StoreUnavailable
 
 Umbel = Callable[..., Result]
 
@@ -93,6 +94,53 @@ def test_doctor_fails_with_a_remedy(umbel: Umbel, monkeypatch: pytest.MonkeyPatc
     assert "fail  home:" in done.stdout
     assert "-> set UMBEL_HOME" in done.stdout
     assert "fail  cluster: RAY_ADDRESS=127.0.0.1:1 does not answer" in done.stdout
+
+
+class Careless(MemoryStore):
+    """A store whose server has settings that lose checkpoints, or, with ``?down``, none at all."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+
+    async def open(self) -> None:
+        if "down" in self.url:
+            raise StoreUnavailable("the server at host cannot be reached; start it")
+
+    async def warnings(self) -> list[str]:
+        return [
+            "appendonly is off: a restart loses the last saves; set appendonly yes",
+            "it evicts: threads go; set noeviction",
+        ]
+
+
+def stores_in(report: str) -> list[tuple[str, str, str]]:
+    checks = json.loads(report)["checks"]
+    return [(check["status"], check["detail"], check["remedy"]) for check in checks if check["name"] == "store"]
+
+
+def test_doctor_opens_the_store(umbel: Umbel, monkeypatch: pytest.MonkeyPatch, workplace: Path) -> None:
+    monkeypatch.setattr(doctor, "_ray_starts", lambda: doctor.Check("ray start", "ok", "pretended"))
+    monkeypatch.setitem(registry._FACTORIES, "careless", Careless)
+    done = umbel("doctor", "--store", "careless://user:secret@host/0", "--json")
+    assert done.exit_code == 0 and "secret" not in done.output
+    assert stores_in(done.stdout) == [
+        ("warn", "appendonly is off: a restart loses the last saves", "set appendonly yes"),
+        ("warn", "it evicts: threads go", "set noeviction"),
+    ]
+    down = umbel("doctor", "--store", "careless://host?down", "--json")
+    assert down.exit_code == 1 and stores_in(down.stdout)[0][:2] == ("fail", "the server at host cannot be reached; start it")
+    for url, status, detail in [
+        ("memory://", "ok", "answers"),
+        (f"sqlite:///{workplace}/none.db", "ok", "is made by the first run"),
+        (f"sqlite:///{workplace}", "fail", str(workplace)),
+        ("sqlite:///x.db?colour=red", "fail", "no option 'colour'"),
+        ("nosuch://place", "fail", "no store is called nosuch://"),
+    ]:
+        [(found, told, _)] = stores_in(umbel("doctor", "--store", url, "--json").stdout)
+        assert found == status and detail in told, url
+    assert not (workplace / "none.db").exists()
+    assert [status for status, *_ in stores_in(umbel("doctor", "--json").stdout)] == ["ok"]
 
 
 @pytest.mark.ray

@@ -39,7 +39,8 @@ def talk(url: str, *threads: str, a: int = 1, **options: Any) -> None:
     with Runtime(inline=True):
         for thread in threads:
             model = ScriptedModel([tool_call("add", a=a, b=2), text("It is 3.")])
-            Agent(model, [add], system_prompt="Add.", checkpointer=url).run_sync("1 + 2?", thread_id=thread, **options)
+            agent = Agent(model, [add], system_prompt="Add.", checkpointer=url, keep_iteration_checkpoints=True)
+            agent.run_sync("1 + 2?", thread_id=thread, **options)
 
 
 def with_threads(url: str, job: Callable[[Threads], Any]) -> Any:
