@@ -185,6 +185,8 @@ class RedisStore(Store):
 
     async def threads(self, request: ListThreads) -> ThreadsListed:
         """See :meth:`Store.threads`."""
+        check_id(request.prefix)
+        check_id(request.after)
         return ThreadsListed(threads=tuple(await self._thread.run(self._list(request))))
 
     async def delete(self, thread_id: str) -> ThreadDeleted:

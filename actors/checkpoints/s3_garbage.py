@@ -97,6 +97,11 @@ class S3Garbage:
             return after, head.bytes - after.bytes
 
         size = self._threads.change(thread_id, decide)
+        if not gone:
+            return 0, size
+        # Of an attempt that somebody overtook, they may count still; a name that has left a head never comes back.
+        line = self._threads.head(thread_id)[0].line
+        gone = tuple(name for name in gone if name not in line)
         for name in gone:
             self._client.delete(thread_folder(thread_id) + name)
         return max(0, len(gone) - 1), size
@@ -137,7 +142,9 @@ class S3Garbage:
 
     def _drop_orphans(self, folder: str, listed: _Listed, now: float) -> None:
         head, _ = self._head(folder)
-        names = {"head", *(head.line if head is not None else ())}
+        if head is None:
+            return
+        names = {"head", *head.line}
         for name, (_, written) in listed.items():
             if name not in names and written < now - _ORPHAN_SECONDS:
                 self._client.delete(folder + name)

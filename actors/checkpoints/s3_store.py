@@ -163,6 +163,8 @@ class S3Store(Store):
 
     async def threads(self, request: ListThreads) -> ThreadsListed:
         """See :meth:`Store.threads`. Ids that share their first 400 bytes are in the order of their hashes."""
+        check_id(request.prefix)
+        check_id(request.after)
         return ThreadsListed(threads=tuple(await self._run(lambda: self._threads.list(request))))
 
     async def delete(self, thread_id: str) -> ThreadDeleted:
@@ -180,8 +182,8 @@ class S3Store(Store):
         """See :meth:`Store.close`."""
         if not self._closed:
             self._closed = True
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._threads.close)
-            self._executor.shutdown(wait=True)
+            await asyncio.to_thread(self._executor.shutdown, wait=True)  # a call that still runs would connect again
+            await asyncio.to_thread(self._threads.close)
 
     async def _run(self, work: Callable[[], T]) -> T:
         if self._closed:

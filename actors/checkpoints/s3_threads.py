@@ -115,20 +115,31 @@ class S3Threads:
 
     def load(self, thread_id: str, checkpoint_id: str | None) -> CheckpointLoaded:
         """See :meth:`Store.load`."""
-        for tries in range(_TRIES):
-            head, _, _ = self.head(thread_id)
+
+        def read(head: Head) -> CheckpointLoaded:
             journal = head.journal if checkpoint_id is None else ()
             position = head.newest if checkpoint_id is None else head.find(checkpoint_id)
             if not head.line or position is None:
                 return CheckpointLoaded(journal=journal, token=head.token)
-            try:
-                loaded = self.whole(head, position)
-            except CheckpointError:
-                if tries + 1 < _TRIES and self.head(thread_id)[0] != head:
-                    continue  # folded or deleted meanwhile
-                raise
+            loaded = self.whole(head, position)
             texts = self._texts(references(loaded.state or b"") & set(head.statics))
             return loaded.evolve(journal=journal, token=head.token, statics=texts or NOTHING)
+
+        return self._read(thread_id, read)
+
+    def _read(self, thread_id: str, read: Callable[[Head], T]) -> T:
+        """What ``read`` makes of a thread; it is called again when the thread was folded or deleted meanwhile.
+
+        Raises:
+            CheckpointError: an object is missing or damaged.
+        """
+        for _ in range(_TRIES):
+            head, _, _ = self.head(thread_id)
+            try:
+                return read(head)
+            except CheckpointError:
+                if self.head(thread_id)[0] == head:
+                    raise
         raise StoreUnavailable(f"{self.where(thread_id)} changes all the time; try again")
 
     def whole(self, head: Head, position: int) -> CheckpointLoaded:
@@ -151,17 +162,26 @@ class S3Threads:
 
     def history(self, thread_id: str, limit: int) -> list[CheckpointLoaded]:
         """See :meth:`Store.history`."""
-        head, _, _ = self.head(thread_id)
-        positions = range(head.newest, max(head.first - 1, head.newest - limit), -1)
 
-        def read(position: int) -> CheckpointLoaded:
-            key = thread_folder(thread_id) + head.name(position)
-            body = self.client.get(key, first=_FACTS_BYTES).body or b""
-            if b"\n" not in body:
-                body = self.client.get(key).body or b""
-            return self._fact(head, position, unpack(body, self.where(thread_id))[0])
+        def read(head: Head) -> list[CheckpointLoaded]:
+            positions = range(head.newest, max(head.first - 1, head.newest - limit), -1)
+            return list(self._fetchers.map(lambda position: self._stored(head, position), positions))
 
-        return list(self._fetchers.map(read, positions))
+        return self._read(thread_id, read)
+
+    def _stored(self, head: Head, position: int) -> CheckpointLoaded:
+        """The checkpoint at ``position`` without its state, which is not fetched unless it is small.
+
+        Raises:
+            CheckpointError: it is missing or damaged.
+        """
+        where, key = self.where(head.thread_id), thread_folder(head.thread_id) + head.name(position)
+        body = self.client.get(key, first=_FACTS_BYTES).body
+        if body is not None and b"\n" not in body:
+            body = self.client.get(key).body
+        if body is None:
+            raise CheckpointError(f"{where} is damaged: one of its objects is missing")
+        return self._fact(head, position, unpack(body, where)[0])
 
     def list(self, request: ListThreads) -> Iterable[ThreadInfo]:
         """See :meth:`Store.threads`."""
