@@ -42,6 +42,7 @@ from ..protocol.storage import (
 )
 from .checkpoints.delta import Baseline, build_save, restore
 from .checkpoints.facts import amended, of_a_fork
+from .checkpoints.url import shown
 
 Ask = Callable[[Frozen], Awaitable[Any]]
 Said = Message | Mapping[str, Any] | str
@@ -310,9 +311,9 @@ class Threads:
 def missing(store: str, thread_id: str, checkpoint_id: str | None = None) -> CheckpointNotFound:
     """The error for what is not there."""
     if checkpoint_id is None:
-        return CheckpointNotFound(f"there is no thread {thread_id!r} in {store}", thread_id=thread_id)
+        return CheckpointNotFound(f"there is no thread {thread_id!r} in {shown(store)}", thread_id=thread_id)
     return CheckpointNotFound(
-        f"thread {thread_id!r} has no checkpoint {checkpoint_id!r} in {store}; its history says which it has",
+        f"thread {thread_id!r} has no checkpoint {checkpoint_id!r} in {shown(store)}; its history says which it has",
         thread_id=thread_id,
         checkpoint_id=checkpoint_id,
     )

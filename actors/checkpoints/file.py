@@ -9,6 +9,7 @@ never an empty thread. Source: OURS-21, MEM-29, MEM-30.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from typing import TypeVar, cast
 from pydantic import ValidationError
 
 from ...protocol.commands import CheckpointLoaded, SaveCheckpoint
-from ...protocol.errors import CheckpointError, ConfigurationError, NotStorable, StoreUnavailable
+from ...protocol.errors import CheckpointError, ConfigurationError, NotStorable, StoreUnavailable, UmbelError
 from ...protocol.storage import (
     CollectGarbage,
     GarbageCollected,
@@ -34,7 +35,7 @@ from ...protocol.storage import (
     ThreadInfo,
     ThreadsListed,
 )
-from .durable_file import DurableFiles, explain, read_whole
+from .durable_file import TEMPORARY, DurableFiles, explain, read_whole
 from .file_texts import TextFolder
 from .file_thread import RECORD, ThreadFolder, ThreadRecord
 from .store import (
@@ -44,6 +45,7 @@ from .store import (
     Store,
     Write,
     WriteOutcome,
+    by_number,
     check_id,
     check_keep,
     has_values,
@@ -120,9 +122,9 @@ class FileStore(Store):
             else:
                 numbers[write.thread_id].append(number)
         jobs = [self._write(thread_id, [writes[number] for number in group]) for thread_id, group in numbers.items()]
-        for group, done in zip(numbers.values(), await asyncio.gather(*jobs), strict=True):
-            outcomes |= zip(group, done, strict=True)
+        answers = await asyncio.gather(*jobs)
         self.commits += 1
+        outcomes |= by_number(numbers.values(), answers)
         return [outcomes[number] for number in range(len(writes))]
 
     async def load(self, thread_id: str, checkpoint_id: str | None = None) -> CheckpointLoaded:
@@ -168,6 +170,7 @@ class FileStore(Store):
             thread = self._thread(record.thread_id)
             freed = await self._run(lambda thread=thread: thread.collect(request, self._clock()))  # type: ignore[misc]
             total.update(freed.model_dump())
+        await self._run(self._sweep)
         texts, size = await self._run(self._collect_texts)
         total.update(static_parts=texts, bytes=size)
         return GarbageCollected(**total)
@@ -220,8 +223,11 @@ class FileStore(Store):
             )
         self._files.write(marker, _README)
 
-    async def _write(self, thread_id: str, writes: list[Write]) -> list[WriteOutcome]:
-        return await self._run(lambda: self._thread(thread_id).write(writes, self._clock()))
+    async def _write(self, thread_id: str, writes: list[Write]) -> list[WriteOutcome] | UmbelError:
+        try:
+            return await self._run(lambda: self._thread(thread_id).write(writes, self._clock()))
+        except UmbelError as error:
+            return error
 
     def _thread(self, thread_id: str) -> ThreadFolder:
         name = sha256(thread_id.encode()).hexdigest()
@@ -231,7 +237,7 @@ class FileStore(Store):
     def _records(self) -> Iterator[ThreadRecord]:
         """What is known of every thread, deleted ones too, in no order."""
         for path in self.path.glob(f"threads/*/*/{RECORD}"):
-            payload = read_whole(path)
+            payload = read_whole(path) if path.parent.suffix != TEMPORARY else None
             if payload is None:
                 continue  # it was forgotten meanwhile
             try:
@@ -249,6 +255,11 @@ class FileStore(Store):
                 info = self._thread(record.thread_id).info(self._clock())
                 page += [info] if info is not None else []
         return ThreadsListed(threads=tuple(page))
+
+    def _sweep(self) -> None:
+        """Remove the folders of threads whose forgetting was cut short; another process may be about it, too."""
+        for folder in self.path.glob(f"threads/*/*{TEMPORARY}"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _collect_texts(self) -> tuple[int, int]:
         with self._texts.alone():

@@ -7,7 +7,6 @@ comes from a save that never ended, and is removed by the next one.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -252,9 +252,9 @@ class ThreadFolder:
 
     def _forget(self) -> None:
         """Remove the folder at once: whoever waits for its lock makes a new one."""
-        away = self._folder.with_name(f"{self._folder.name}.{os.getpid()}{TEMPORARY}")
+        away = self._folder.with_name(f"{self._folder.name}.{uuid4().hex}{TEMPORARY}")
         self._folder.rename(away)
-        shutil.rmtree(away)
+        shutil.rmtree(away, ignore_errors=True)  # what stays, the next collection sweeps
 
     def _keep(self, record: ThreadRecord, names: dict[int, str], count: int) -> int:
         """Fold all but the newest ``count`` checkpoints into the oldest that stays, and say how many those were."""

@@ -6,10 +6,10 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import AsyncConnection
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
 from ...protocol.errors import (
@@ -21,6 +21,7 @@ from ...protocol.errors import (
     UmbelError,
 )
 from . import postgres_schema as sql
+from .url import StoreUrl
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -84,7 +85,13 @@ class PostgresClient:
     def __init__(self, url: str, *, schema: str, timeout: float) -> None:
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
             raise ConfigurationError(f"postgresql:// option schema={schema!r} must be small letters, digits and underscores")
-        self.place = _place(url)
+        self.place = StoreUrl.parse(url).server(5432)
+        try:
+            conninfo_to_dict(url)
+        except psycopg.ProgrammingError:  # its text may hold a password
+            raise ConfigurationError(
+                f"the URL of PostgreSQL at {self.place} makes no sense; in user and password write % as %25"
+            ) from None
         self._url, self._schema, self._timeout = url, schema, timeout
         self._idle: list[AsyncConnection[Row]] = []
         self._slots = asyncio.Semaphore(_CONNECTIONS)
@@ -243,11 +250,3 @@ def explain(error: psycopg.Error, place: str) -> UmbelError:
             f"PostgreSQL at {place} cannot be reached ({text}); start it, or check host and port", place=place
         )
     return StoreUnavailable(f"PostgreSQL at {place} failed: {text}", place=place)
-
-
-def _place(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
-    except ValueError as error:
-        raise ConfigurationError(f"a postgresql:// URL makes no sense: {error}") from None

@@ -212,6 +212,10 @@ class PostgresStore(Store):
             facts = await work.rows(sql.FACT_AT, thread.number, thread.position)
         else:
             facts = await work.rows(sql.FACT_OF, thread.number, to_bytes(checkpoint_id))
+        if not facts and checkpoint_id is None and thread.position:
+            raise CheckpointError(
+                f"thread {thread_id!r} in PostgreSQL at {self.place} is damaged: its newest checkpoint is missing"
+            )
         if not facts:
             return CheckpointLoaded(journal=journal, token=thread.lease.token)
         state = await self._state(work, thread, facts[0])

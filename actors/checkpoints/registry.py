@@ -11,7 +11,7 @@ from .file import FileStore
 from .memory import MemoryStore
 from .sqlite import SqliteStore
 from .store import Store
-from .url import StoreUrl, file_url
+from .url import StoreUrl, file_url, shown
 
 StoreFactory = Callable[[str], Store]
 _FACTORIES: dict[str, StoreFactory] = {}
@@ -70,7 +70,7 @@ def _factory(url: str) -> StoreFactory:
     factory = _FACTORIES.get(scheme)
     if factory is None:
         known = ", ".join(f"{name}://" for name in known_schemes())
-        raise ConfigurationError(f"no store is called {scheme}:// (in {url!r}); known are {known}")
+        raise ConfigurationError(f"no store is called {scheme}:// (in {shown(url)!r}); known are {known}")
     return factory
 
 

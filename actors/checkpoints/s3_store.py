@@ -15,7 +15,7 @@ from typing import TypeVar
 from urllib.parse import unquote
 
 from ...protocol.commands import CheckpointLoaded, SaveCheckpoint
-from ...protocol.errors import CheckpointError, ConfigurationError, NotStorable, StoreUnavailable, UmbelError
+from ...protocol.errors import ConfigurationError, NotStorable, StoreUnavailable, UmbelError
 from ...protocol.storage import (
     CollectGarbage,
     GarbageCollected,
@@ -38,6 +38,7 @@ from .store import (
     Store,
     Write,
     WriteOutcome,
+    by_number,
     check_id,
     check_keep,
     encode_entries,
@@ -125,13 +126,7 @@ class S3Store(Store):
         batches = {thread_id: [writes[number] for number in mine] for thread_id, mine in numbers.items()}
         answers = await asyncio.gather(*(self._attempt(thread_id, batch) for thread_id, batch in batches.items()))
         self.commits += 1
-        failed = [answer for answer in answers if isinstance(answer, UmbelError)]
-        if failed and len(failed) == len(answers):
-            raise failed[0]
-        for mine, answer in zip(numbers.values(), answers, strict=True):
-            if isinstance(answer, UmbelError) and not isinstance(answer, CheckpointError):
-                raise answer
-            outcomes |= zip(mine, answer if isinstance(answer, list) else [answer] * len(mine), strict=True)
+        outcomes |= by_number(numbers.values(), answers)
         return [outcomes[number] for number in range(len(writes))]
 
     async def load(self, thread_id: str, checkpoint_id: str | None = None) -> CheckpointLoaded:

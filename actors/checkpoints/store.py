@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, cast
 
 from pydantic_core import to_json
 
 from ...protocol.codec import to_json as protocol_json
 from ...protocol.commands import CheckpointLoaded, CheckpointSaved, SaveCheckpoint
-from ...protocol.errors import CheckpointConflict, CheckpointError, ConfigurationError, NotStorable, ProtocolError
+from ...protocol.errors import CheckpointConflict, CheckpointError, ConfigurationError, NotStorable, ProtocolError, UmbelError
 from ...protocol.storage import (
     CallsRecorded,
     CollectGarbage,
@@ -35,7 +35,7 @@ MAX_STATE_BYTES = 256 * 1024 * 1024
 SaveOutcome = CheckpointSaved | CheckpointError
 RecordOutcome = CallsRecorded | CheckpointError
 Write = SaveCheckpoint | RecordCalls
-WriteOutcome = CheckpointSaved | CallsRecorded | CheckpointError
+WriteOutcome = CheckpointSaved | CallsRecorded | UmbelError
 
 
 class Store(ABC):
@@ -164,6 +164,34 @@ def _in_turns(writes: Sequence[Write]) -> list[list[int]]:
         groups += [[] for _ in range(turn + 1 - len(groups))]
         groups[turn].append(number)
     return [group for group in groups if group]
+
+
+def by_number(
+    numbers: Iterable[Sequence[int]], answers: Iterable[Sequence[WriteOutcome] | UmbelError]
+) -> dict[int, WriteOutcome]:
+    """The outcomes of writes by their numbers, for a store with a transaction a thread.
+
+    Args:
+        numbers: of the writes, by thread.
+        answers: of the same threads: an outcome for each write, or what became of all of them. A thread that is damaged or
+            locked does not disturb the others.
+
+    Raises:
+        UmbelError: not one thread was written.
+    """
+    outcomes: dict[int, WriteOutcome] = {}
+    failed: list[UmbelError] = []
+    written = False
+    for mine, answer in zip(numbers, answers, strict=True):
+        if isinstance(answer, UmbelError):
+            failed.append(answer)
+            outcomes |= dict.fromkeys(mine, answer)
+        else:
+            written = True
+            outcomes |= zip(mine, answer, strict=True)
+    if failed and not written:
+        raise failed[0]
+    return outcomes
 
 
 def check_id(thread_id: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from umbel.actors.checkpoints import FileStore
-from umbel.actors.checkpoints.conformance.requests import a_save, begun, garbage, saved, take
-from umbel.protocol.commands import CheckpointLoaded
+from umbel.actors.checkpoints.conformance.requests import a_save, begun, garbage, ids, saved, take
+from umbel.protocol.commands import CheckpointLoaded, CheckpointSaved
 from umbel.protocol.errors import CheckpointError, ConfigurationError, SchemaVersionError, StoreUnavailable
 
 from .conftest import Start
@@ -130,6 +131,20 @@ async def test_damage_is_an_error_that_names_the_file_and_not_an_empty_thread(
     await store.close()
 
 
+async def test_a_damaged_or_locked_thread_does_not_disturb_others_that_are_written_with_it(path: Path) -> None:
+    folder = await filled(path)
+    store = FileStore(path, timeout=0.05)
+    with (folder / "lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        locked, sound = await store.save([a_save("c3", "c2"), a_save("c0", thread_id="another")])
+    assert isinstance(locked, StoreUnavailable) and sound == CheckpointSaved(checkpoint_id="c0")
+    cut(folder / "thread.json")
+    damaged, sound = await store.save([a_save("c3", "c2"), a_save("c1", "c0", thread_id="another")])
+    assert isinstance(damaged, CheckpointError) and "damaged" in damaged.message
+    assert sound == CheckpointSaved(checkpoint_id="c1")
+    await store.close()
+
+
 async def test_a_lost_or_changed_text_is_an_error(path: Path) -> None:
     digest = "d" * 64
     state = b'{"messages":[{"role":"system","content":"umbel-static:%s"}]}' % digest.encode()
@@ -220,6 +235,19 @@ async def test_processes_may_create_the_directory_at_once(path: Path, start: Sta
     writers = [start(f"file:///{path}", f"thread-{n}", "w", 1, "append") for n in range(4)]
     outputs = await asyncio.gather(*(asyncio.to_thread(writer.communicate) for writer in writers))
     assert [output for output, _ in outputs] == ["saved None w-0\n"] * 4
+
+
+async def test_a_thread_whose_forgetting_was_cut_short_is_forgotten_again(path: Path) -> None:
+    """As in containers, where every process has the same id."""
+    folder = await filled(path)
+    for left in (folder.with_name(f"{folder.name}.{os.getpid()}.tmp"), folder.with_name(f"{folder.name}.7.tmp")):
+        await asyncio.to_thread(shutil.copytree, folder, left)
+    store = FileStore(path)
+    assert await ids(store) == ["thread"]
+    await store.delete("thread")
+    assert (await store.collect(garbage(tombstones=0.0))).tombstones == 1
+    assert found(path, "threads/*/*") == []
+    await store.close()
 
 
 async def test_a_forgotten_thread_leaves_no_folder(path: Path) -> None:

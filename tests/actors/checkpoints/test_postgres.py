@@ -194,6 +194,16 @@ async def test_a_lost_part_is_an_error_and_not_another_state(
     server.command(f"DELETE FROM {schema}.checkpoints WHERE position = 1")
     with pytest.raises(CheckpointError, match="are missing"):
         await store.load("thread")
+    server.command(f"DELETE FROM {schema}.checkpoints")
+    with pytest.raises(CheckpointError, match="newest checkpoint is missing"):
+        await store.load("thread")
+
+
+async def test_a_url_may_name_several_hosts_of_which_one_is_down(server: PostgresServer, schema: str, save: SaveMaker) -> None:
+    several = server.url.replace("@", "@127.0.0.1:9,") + f"?schema={schema}&target_session_attrs=read-write"
+    store = open_store(several)
+    assert await store.save([save("c1")]) == [CheckpointSaved(checkpoint_id="c1")]
+    await store.close()
 
 
 @pytest.mark.case(18)
