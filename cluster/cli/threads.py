@@ -203,7 +203,7 @@ def export(
     async def job() -> int:
         with written_whole(out, overwrite=overwrite) as file:
             async with opened(url) as threads:
-                return await export_threads(threads, chosen(threads, ids or [], prefix, facts), file)
+                return await export_threads(threads, chosen(threads, ids or [], prefix, facts), file, listed=not ids)
 
     count = asyncio.run(job())
     if as_json:
