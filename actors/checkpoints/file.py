@@ -14,6 +14,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar, cast
@@ -49,6 +50,7 @@ from .store import (
     check_id,
     check_keep,
     has_values,
+    passing_over_damage,
 )
 from .url import StoreUrl, Synchronous
 
@@ -65,7 +67,8 @@ class FileStore(Store):
         timeout: seconds to wait for another process's lock before :class:`StoreUnavailable`.
         synchronous: ``full`` survives a power cut, ``normal`` a killed process.
         max_bytes: the largest state that one checkpoint may hold.
-        clock: seconds since the epoch; leases and tombstones go by it.
+        clock: seconds since the epoch; leases and tombstones go by it. On machines that share the directory, clocks must
+            agree to within much less than a lease's time.
     """
 
     def __init__(
@@ -166,13 +169,15 @@ class FileStore(Store):
         """See :meth:`Store.collect`; only the thread that is collected is locked."""
         check_keep(request)
         total = Counter[str]()
-        for record in await self._run(lambda: list(self._records())):
+        for record in await self._run(lambda: list(self._records(sound=True))):
             thread = self._thread(record.thread_id)
-            freed = await self._run(lambda thread=thread: thread.collect(request, self._clock()))  # type: ignore[misc]
-            total.update(freed.model_dump())
+            with passing_over_damage():
+                freed = await self._run(lambda thread=thread: thread.collect(request, self._clock()))  # type: ignore[misc]
+                total.update(freed.model_dump())
         await self._run(self._sweep)
-        texts, size = await self._run(self._collect_texts)
-        total.update(static_parts=texts, bytes=size)
+        with passing_over_damage():  # what a damaged thread refers to is not known
+            texts, size = await self._run(self._collect_texts)
+            total.update(static_parts=texts, bytes=size)
         return GarbageCollected(**total)
 
     async def close(self) -> None:
@@ -234,16 +239,18 @@ class FileStore(Store):
         folder = self.path / "threads" / name[:2] / name
         return ThreadFolder(folder, thread_id, self._texts, self._files, self.max_bytes)
 
-    def _records(self) -> Iterator[ThreadRecord]:
-        """What is known of every thread, deleted ones too, in no order."""
+    def _records(self, *, sound: bool = False) -> Iterator[ThreadRecord]:
+        """What is known of every thread, deleted ones too, in no order; ``sound`` passes over damaged ones."""
         for path in self.path.glob(f"threads/*/*/{RECORD}"):
-            payload = read_whole(path) if path.parent.suffix != TEMPORARY else None
-            if payload is None:
-                continue  # it was forgotten meanwhile
-            try:
-                yield ThreadRecord.model_validate_json(payload)
-            except ValidationError as error:
-                raise CheckpointError(f"{path} is damaged: {error.errors()[0]['msg']}") from None
+            if path.parent.suffix == TEMPORARY:
+                continue
+            with passing_over_damage() if sound else nullcontext():
+                if (payload := read_whole(path)) is None:
+                    continue  # it was forgotten meanwhile
+                try:
+                    yield ThreadRecord.model_validate_json(payload)
+                except ValidationError as error:
+                    raise CheckpointError(f"{path} is damaged: {error.errors()[0]['msg']}") from None
 
     def _list(self, request: ListThreads) -> ThreadsListed:
         page: list[ThreadInfo] = []

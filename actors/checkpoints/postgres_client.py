@@ -188,6 +188,8 @@ class PostgresClient:
             await work.run("BEGIN")
             await work.run(sql.EXCLUDE, sql.LOCK)
             if not (await work.one(sql.FIND_VERSION))[0]:
+                if not (await work.one(sql.FIND_SCHEMA))[0]:
+                    await work.run(sql.CREATE_SCHEMA)
                 await work.run(sql.CREATE)
                 await work.run(sql.WRITE_VERSION, sql.VERSION)
             await work.run("COMMIT")

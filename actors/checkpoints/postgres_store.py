@@ -50,6 +50,7 @@ from .store import (
     encode_entries,
     encode_metadata,
     has_values,
+    passing_over_damage,
 )
 from .url import StoreUrl
 
@@ -257,7 +258,8 @@ class PostgresStore(Store):
         if expired:
             await _empty(work, thread)
         elif thread.position and request.keep is not None:
-            await self._fold(work, thread, request.keep)
+            with passing_over_damage():
+                await self._fold(work, thread, request.keep)
         after, less = await work.one(sql.SIZE, number)
         lease = thread.lease.deleted(now) if expired else thread.lease
         tombstones = await work.run(sql.FORGET, number) if lease.is_forgotten(request.tombstones, now) else 0

@@ -7,15 +7,25 @@ what a state means; they keep bytes, and fold deltas when they load (``delta.py`
 from __future__ import annotations
 
 import json
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, cast
 
 from pydantic_core import to_json
 
 from ...protocol.codec import to_json as protocol_json
 from ...protocol.commands import CheckpointLoaded, CheckpointSaved, SaveCheckpoint
-from ...protocol.errors import CheckpointConflict, CheckpointError, ConfigurationError, NotStorable, ProtocolError, UmbelError
+from ...protocol.errors import (
+    CheckpointConflict,
+    CheckpointError,
+    ConfigurationError,
+    NotStorable,
+    ProtocolError,
+    StoreUnavailable,
+    UmbelError,
+)
 from ...protocol.storage import (
     CallsRecorded,
     CollectGarbage,
@@ -31,6 +41,7 @@ from ...protocol.storage import (
     ThreadsListed,
 )
 
+_log = logging.getLogger("umbel.checkpointer")
 MAX_STATE_BYTES = 256 * 1024 * 1024
 SaveOutcome = CheckpointSaved | CheckpointError
 RecordOutcome = CallsRecorded | CheckpointError
@@ -144,8 +155,8 @@ class Store(ABC):
     async def collect(self, request: CollectGarbage) -> GarbageCollected:
         """Free space, a thread at a time, without keeping writers out for long.
 
-        ``keep`` folds a thread's older checkpoints into the oldest that stays. A thread with a lease is left alone. Texts that
-        no thread refers to any more go, too.
+        ``keep`` folds a thread's older checkpoints into the oldest that stays. A thread with a lease is left alone, and so is
+        one that is damaged, with a warning in the log. Texts that no thread refers to any more go, too.
         """
 
     @abstractmethod
@@ -192,6 +203,17 @@ def by_number(
     if failed and not written:
         raise failed[0]
     return outcomes
+
+
+@contextmanager
+def passing_over_damage() -> Iterator[None]:
+    """What is damaged in one thread must not keep a collector from the others: it is logged and left as it is."""
+    try:
+        yield
+    except StoreUnavailable:
+        raise
+    except CheckpointError as error:
+        _log.warning("not collected: %s", error.message)
 
 
 def check_id(thread_id: str) -> None:

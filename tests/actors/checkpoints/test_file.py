@@ -127,7 +127,8 @@ async def test_damage_is_an_error_that_names_the_file_and_not_an_empty_thread(
             await store.save([a_save("c0")])
         with pytest.raises(CheckpointError, match=r"damaged"):
             await take(store, "a")
-    await saved(store, a_save("c0", thread_id="another"))
+    await saved(store, a_save("c0", thread_id="another"), a_save("c1", "c0", thread_id="another"))
+    assert (await store.collect(garbage(keep=1))).checkpoints == 1, "the damaged one keeps nobody from it"
     await store.close()
 
 

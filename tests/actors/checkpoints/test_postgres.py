@@ -166,6 +166,15 @@ async def test_a_user_who_may_not_is_told_why(
     await store.close()
 
 
+async def test_a_user_without_rights_may_use_a_schema_that_was_made_for_it(server: PostgresServer, schema: str) -> None:
+    role = f"u{schema}"[:20]
+    server.command(f"CREATE ROLE {role} LOGIN")
+    server.command(f"CREATE SCHEMA {schema} AUTHORIZATION {role}")
+    store = open_store(server.url.replace("umbel@", f"{role}@") + f"?schema={schema}")
+    await store.open()
+    await store.close()
+
+
 async def test_a_database_that_is_not_there(server: PostgresServer) -> None:
     store = open_store(server.url.replace("/postgres", "/never"))
     with pytest.raises(ConfigurationError, match="createdb"):
@@ -194,6 +203,8 @@ async def test_a_lost_part_is_an_error_and_not_another_state(
     server.command(f"DELETE FROM {schema}.checkpoints WHERE position = 1")
     with pytest.raises(CheckpointError, match="are missing"):
         await store.load("thread")
+    await store.save([save("c1", thread_id="sound"), save("c2", "c1", thread_id="sound")])
+    assert (await store.collect(CollectGarbage(store="", keep=1))).checkpoints == 1, "the damaged one keeps nobody from it"
     server.command(f"DELETE FROM {schema}.checkpoints")
     with pytest.raises(CheckpointError, match="newest checkpoint is missing"):
         await store.load("thread")

@@ -96,6 +96,8 @@ async def test_a_lost_or_damaged_object_is_an_error_and_not_another_state(
     client.delete_object(Bucket="umbel", Key=next(key for key in keys if key != head))
     with pytest.raises(CheckpointError, match="objects are missing"):
         await store.load("thread")
+    await store.save([save("c1", thread_id="sound"), save("c2", "c1", thread_id="sound")])
+    assert (await store.collect(CollectGarbage(store="", keep=1))).checkpoints == 1, "the damaged one keeps nobody from it"
     client.put_object(Bucket="umbel", Key=head, Body=b'{"version":1}')
     with pytest.raises(CheckpointError, match="is damaged"):
         await store.load("thread")
