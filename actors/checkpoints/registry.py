@@ -46,14 +46,15 @@ def open_store(url: str) -> Store:
 
 
 def resolve_url(url: str) -> str:
-    """``url`` as any process of this machine understands it: known scheme, absolute path.
+    """``url`` as any process of this machine understands it: known scheme and options, absolute path.
 
-    Call it where the user wrote the URL: actors have working directories of their own.
+    Call it where the user wrote the URL: actors have working directories of their own, and what is wrong with it, or a
+    library that is missing, is better found there than in the middle of a run. Nothing is connected.
 
     Raises:
         ConfigurationError: as :func:`open_store`.
     """
-    _factory(url)
+    open_store(url)
     parsed = StoreUrl.parse(url)
     return parsed.absolute() if parsed.scheme in _FILE_SCHEMES else url
 

@@ -298,6 +298,7 @@ def test_what_a_server_answers_is_explained(answer: Exception, kind: type[UmbelE
     assert "host:6379" in error.message and remedy in error.message
 
 
+@pytest.mark.spec("MEM-26", "BUG-50")
 @pytest.mark.parametrize(
     ("url", "match"),
     [

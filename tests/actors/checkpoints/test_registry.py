@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from umbel import Agent
 from umbel.actors.checkpoints import (
     MemoryStore,
     SqliteStore,
@@ -16,7 +18,8 @@ from umbel.actors.checkpoints import (
 )  # fmt: skip
 from umbel.actors.checkpoints.url import StoreUrl, shown
 from umbel.actors.threads import missing
-from umbel.protocol.errors import ConfigurationError
+from umbel.protocol.errors import ConfigurationError, MissingExtra
+from umbel.testing import ScriptedModel, text
 
 
 @pytest.mark.spec("OURS-21", "MEM-25")
@@ -37,6 +40,7 @@ def test_paths_are_relative_absolute_or_at_home(tmp_path: Path, monkeypatch: pyt
     assert resolve_url("memory://name") == "memory://name"
 
 
+@pytest.mark.spec("MEM-25", "MEM-26", "BUG-50")
 @pytest.mark.parametrize(
     ("url", "message"),
     [
@@ -54,6 +58,21 @@ def test_paths_are_relative_absolute_or_at_home(tmp_path: Path, monkeypatch: pyt
 def test_a_wrong_url_says_what_is_right(url: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         open_store(url)
+    with pytest.raises(ConfigurationError, match=message):  # before any run
+        Agent(ScriptedModel([text("never")]), checkpointer=url)
+
+
+@pytest.mark.spec("BUG-67")
+@pytest.mark.parametrize(("url", "module", "extra"), [("postgresql://h/d", "psycopg", "postgres"), ("s3://b", "boto3", "s3")])
+def test_a_missing_driver_is_found_when_the_agent_is_made(
+    url: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = (".checkpoints.postgres_", ".checkpoints.s3_")
+    for name in [name for name in sys.modules if name.startswith("umbel.") and any(store in name for store in stores)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtra, match=rf"pip install 'umbel\[{extra}\]'"):
+        Agent(ScriptedModel([text("never")]), checkpointer=url)
 
 
 @pytest.mark.parametrize(

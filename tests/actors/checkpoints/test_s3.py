@@ -252,6 +252,7 @@ def test_what_a_server_answers_is_explained(code: str, kind: type[Exception], re
     assert "bucket b" in error.message and remedy in error.message
 
 
+@pytest.mark.spec("MEM-26", "BUG-50")
 @pytest.mark.parametrize(
     ("url", "match"),
     [
