@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import re
+import socket
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -27,6 +30,7 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 _CONNECTIONS = 8
 _TRIES = 5
+_CUT_SECONDS = 1.0  # until a task notices that its line was cut
 _ABORTED = ("40001", "40P01")  # rolled back by the server for another's sake; doing it again is safe
 _CREDENTIALS = "refuses the credentials ({error}); check user and password in the URL, in PGPASSWORD or in ~/.pgpass"
 _RIGHTS = "does not let this user do that ({error}); GRANT CREATE ON DATABASE, or name a schema of its own with ?schema="
@@ -133,10 +137,7 @@ class PostgresClient:
             raise StoreUnavailable(f"PostgreSQL at {self.place} did not answer in time; wait longer with ?timeout=SECONDS")
         finally:
             if not task.done():
-                # A server that does not answer would not hear of a cancellation either.
-                connection.pgconn.finish()
-                task.cancel()
-                await asyncio.wait([task])
+                await _break_off(connection, task)
             if connection.closed or connection.info.transaction_status is not TransactionStatus.IDLE:
                 await connection.close()
             else:
@@ -236,6 +237,20 @@ class Work:
         if rows:
             async with self._connection.cursor() as cursor:
                 await cursor.executemany(self._query(text), rows)
+
+
+async def _break_off(connection: AsyncConnection[Row], task: asyncio.Task[Any]) -> None:
+    """End a task that waits for the server.
+
+    A server that does not answer would not hear of a cancellation either, so the line is cut, which wakes the task. Its file
+    descriptor stays until the task has let go of it: the next connection would get the same number, and lose its place in
+    the event loop to the clean-up of this one.
+    """
+    with contextlib.suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.pgconn.socket)) as line:
+        line.shutdown(socket.SHUT_RDWR)
+    await asyncio.wait([task], timeout=_CUT_SECONDS)
+    task.cancel()  # it waited for something else
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def explain(error: psycopg.Error, place: str) -> UmbelError:

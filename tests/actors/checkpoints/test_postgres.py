@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import sys
 import tempfile
@@ -99,6 +100,30 @@ async def test_a_server_that_does_not_answer_is_left_in_time(server: PostgresSer
         CheckpointSaved(checkpoint_id="c3"),
     ]
     assert [entry.checkpoint_id for entry in await store.history("thread")] == ["c3", "c2", "c1"]
+    await store.close()
+
+
+async def test_calls_that_are_cancelled_leave_the_others_alone(server: PostgresServer, schema: str, save: SaveMaker) -> None:
+    store = open_store(f"{server.url}?schema={schema}&timeout=5&application_name={schema}")
+    chance = random.Random(3)
+
+    async def write(thread: str) -> None:
+        parent = None
+        for number in range(12):
+            step = save(f"c{number}", parent, thread_id=thread)
+            saving = asyncio.create_task(store.save([step]))
+            await asyncio.sleep(chance.random() * 0.004)
+            if chance.random() < 0.6:
+                saving.cancel()
+            await asyncio.wait([saving])
+            assert await store.save([step]) == [CheckpointSaved(checkpoint_id=step.checkpoint_id)]
+            parent = step.checkpoint_id
+        assert len(await store.history(thread, 100)) == 12
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(write(f"t{number}") for number in range(8)))
+    [(connections,)] = server.command(f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}'")
+    assert connections <= 8
     await store.close()
 
 
