@@ -42,6 +42,8 @@ from ..protocol.storage import (
 )
 from .checkpoints.delta import Baseline, build_save, restore
 from .checkpoints.facts import amended, of_a_fork
+from .checkpoints.url import shown
+from .supervisor.thread import open_calls
 
 Ask = Callable[[Frozen], Awaitable[Any]]
 Said = Message | Mapping[str, Any] | str
@@ -137,7 +139,8 @@ class Threads:
                 messages=(*source.state.messages, *said), metadata={**source.state.metadata, **(metadata or {})}
             )
             facts = {**amended(loaded.metadata, state.metadata), "updated_from": loaded.checkpoint_id}
-            return await self._save(thread_id, state, token, head, facts)
+            journal = () if source.checkpoint_id == head.checkpoint_id else self._begun_since(source.state)
+            return await self._save(thread_id, state, token, head, facts, journal)
 
     async def fork(self, thread_id: str, new_thread_id: str | None = None, *, checkpoint_id: str | None = None) -> str:
         """Copy one checkpoint, the newest or a given one, into a thread of its own. Source: MEM-45.
@@ -156,11 +159,15 @@ class Threads:
         if target == thread_id:
             raise ConfigurationError(f"a fork of thread {thread_id!r} needs another name than its own")
         loaded, source = await self._baseline(thread_id, checkpoint_id)
+        journal = loaded.journal
+        if checkpoint_id is not None:
+            newest = await self.load(thread_id)
+            journal = newest.journal if newest.checkpoint_id == checkpoint_id else self._begun_since(source.state)
         facts = of_a_fork(loaded.metadata, thread_id, loaded.checkpoint_id)
         async with self.lease(target) as token:
             if await self.exists(target):
                 raise CheckpointConflict(f"thread {target!r} exists; give the fork another name", thread_id=target)
-            await self._save(target, source.state, token, None, facts, loaded.journal)
+            await self._save(target, source.state, token, None, facts, journal)
         return target
 
     async def write(
@@ -271,6 +278,15 @@ class Threads:
             raise missing(self.store, thread_id, checkpoint_id)
         return loaded, baseline
 
+    def _begun_since(self, state: AgentState) -> tuple[JournalEntry, ...]:
+        """For a journal, of the open calls of an earlier checkpoint: its thread went on, so nobody may start them again."""
+        waiting = {waits.call.id for waits in state.interrupts}
+        return tuple(
+            JournalEntry(run_id=state.run_id or "", call_id=call.id, phase="begun", at=self._clock())
+            for call in open_calls(state.messages)
+            if call.id not in waiting
+        )
+
     async def _save(
         self,
         thread_id: str,
@@ -310,9 +326,9 @@ class Threads:
 def missing(store: str, thread_id: str, checkpoint_id: str | None = None) -> CheckpointNotFound:
     """The error for what is not there."""
     if checkpoint_id is None:
-        return CheckpointNotFound(f"there is no thread {thread_id!r} in {store}", thread_id=thread_id)
+        return CheckpointNotFound(f"there is no thread {thread_id!r} in {shown(store)}", thread_id=thread_id)
     return CheckpointNotFound(
-        f"thread {thread_id!r} has no checkpoint {checkpoint_id!r} in {store}; its history says which it has",
+        f"thread {thread_id!r} has no checkpoint {checkpoint_id!r} in {shown(store)}; its history says which it has",
         thread_id=thread_id,
         checkpoint_id=checkpoint_id,
     )

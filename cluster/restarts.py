@@ -90,13 +90,16 @@ class RestartWatch:
         self._thread.join(5 * LOOK_SECONDS)
 
     def _watch(self) -> None:
+        fails = False
         while not self._over.wait(LOOK_SECONDS):
             try:
                 self._look()
+                fails = False
             except Exception as error:  # noqa: BLE001 - what is asked is not a public part of Ray: runs must go on without it
-                if not self._over.is_set():
-                    logger.warning("the restarts of actors are not watched any more: %s: %s", type(error).__name__, error)
-                return
+                if not fails and not self._over.is_set():
+                    what = "the restarts of actors are not watched for now"
+                    logger.warning("%s, and it is tried again: %s: %s", what, type(error).__name__, error)
+                fails = True  # as while the cluster's head is away
 
     def _look(self) -> None:
         for name, handle in self._actors().items():

@@ -80,6 +80,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert sorted(path.name.partition("-")[0] for path in wheel.iterdir()) == ["umbel", "umbel"]
 
 
+@pytest.mark.spec("BUG-69")
 def test_the_wheel_carries_its_licence_and_version(wheel: Path) -> None:
     (info,) = wheel.glob("*.dist-info")
     metadata = (info / "METADATA").read_text()

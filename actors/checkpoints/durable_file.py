@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from uuid import uuid4
 
 from ...protocol.errors import CheckpointError, ConfigurationError, SchemaVersionError, StoreUnavailable, UmbelError
 
@@ -40,7 +40,8 @@ class DurableFiles:
         Raises:
             OSError: the file system refuses; ``path`` is as before.
         """
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}{TEMPORARY}")
+        # Not by process id: containers that share a directory all have a process 1.
+        temporary = path.with_name(f".{path.name}.{uuid4().hex}{TEMPORARY}")
         try:
             with temporary.open("wb") as file:
                 file.write(MARK + sha256(payload).hexdigest().encode() + b"\n")

@@ -9,10 +9,12 @@ never an empty thread. Source: OURS-21, MEM-29, MEM-30.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar, cast
@@ -20,7 +22,7 @@ from typing import TypeVar, cast
 from pydantic import ValidationError
 
 from ...protocol.commands import CheckpointLoaded, SaveCheckpoint
-from ...protocol.errors import CheckpointError, ConfigurationError, NotStorable, StoreUnavailable
+from ...protocol.errors import CheckpointError, ConfigurationError, NotStorable, StoreUnavailable, UmbelError
 from ...protocol.storage import (
     CollectGarbage,
     GarbageCollected,
@@ -34,7 +36,7 @@ from ...protocol.storage import (
     ThreadInfo,
     ThreadsListed,
 )
-from .durable_file import DurableFiles, explain, read_whole
+from .durable_file import TEMPORARY, DurableFiles, explain, read_whole
 from .file_record import RECORD, ThreadRecord
 from .file_texts import TextFolder
 from .file_thread import ThreadFolder
@@ -45,9 +47,11 @@ from .store import (
     Store,
     Write,
     WriteOutcome,
+    by_number,
     check_id,
     check_keep,
     has_values,
+    passing_over_damage,
 )
 from .url import StoreUrl, Synchronous
 
@@ -64,7 +68,8 @@ class FileStore(Store):
         timeout: seconds to wait for another process's lock before :class:`StoreUnavailable`.
         synchronous: ``full`` survives a power cut, ``normal`` a killed process.
         max_bytes: the largest state that one checkpoint may hold.
-        clock: seconds since the epoch; leases and tombstones go by it.
+        clock: seconds since the epoch; leases and tombstones go by it. On machines that share the directory, clocks must
+            agree to within much less than a lease's time.
     """
 
     def __init__(
@@ -121,9 +126,9 @@ class FileStore(Store):
             else:
                 numbers[write.thread_id].append(number)
         jobs = [self._write(thread_id, [writes[number] for number in group]) for thread_id, group in numbers.items()]
-        for group, done in zip(numbers.values(), await asyncio.gather(*jobs), strict=True):
-            outcomes |= zip(group, done, strict=True)
+        answers = await asyncio.gather(*jobs)
         self.commits += 1
+        outcomes |= by_number(numbers.values(), answers)
         return [outcomes[number] for number in range(len(writes))]
 
     async def load(self, thread_id: str, checkpoint_id: str | None = None) -> CheckpointLoaded:
@@ -165,12 +170,15 @@ class FileStore(Store):
         """See :meth:`Store.collect`; only the thread that is collected is locked."""
         check_keep(request)
         total = Counter[str]()
-        for record in await self._run(lambda: list(self._records())):
+        for record in await self._run(lambda: list(self._records(sound=True))):
             thread = self._thread(record.thread_id)
-            freed = await self._run(lambda thread=thread: thread.collect(request, self._clock()))  # type: ignore[misc]
-            total.update(freed.model_dump())
-        texts, size = await self._run(self._collect_texts)
-        total.update(static_parts=texts, bytes=size)
+            with passing_over_damage():
+                freed = await self._run(lambda thread=thread: thread.collect(request, self._clock()))  # type: ignore[misc]
+                total.update(freed.model_dump())
+        await self._run(self._sweep)
+        with passing_over_damage():  # what a damaged thread refers to is not known
+            texts, size = await self._run(self._collect_texts)
+            total.update(static_parts=texts, bytes=size)
         return GarbageCollected(**total)
 
     async def close(self) -> None:
@@ -221,24 +229,29 @@ class FileStore(Store):
             )
         self._files.write(marker, _README)
 
-    async def _write(self, thread_id: str, writes: list[Write]) -> list[WriteOutcome]:
-        return await self._run(lambda: self._thread(thread_id).write(writes, self._clock()))
+    async def _write(self, thread_id: str, writes: list[Write]) -> list[WriteOutcome] | UmbelError:
+        try:
+            return await self._run(lambda: self._thread(thread_id).write(writes, self._clock()))
+        except UmbelError as error:
+            return error
 
     def _thread(self, thread_id: str) -> ThreadFolder:
         name = sha256(thread_id.encode()).hexdigest()
         folder = self.path / "threads" / name[:2] / name
         return ThreadFolder(folder, thread_id, self._texts, self._files, self.max_bytes)
 
-    def _records(self) -> Iterator[ThreadRecord]:
-        """What is known of every thread, deleted ones too, in no order."""
+    def _records(self, *, sound: bool = False) -> Iterator[ThreadRecord]:
+        """What is known of every thread, deleted ones too, in no order; ``sound`` passes over damaged ones."""
         for path in self.path.glob(f"threads/*/*/{RECORD}"):
-            payload = read_whole(path)
-            if payload is None:
-                continue  # it was forgotten meanwhile
-            try:
-                yield ThreadRecord.model_validate_json(payload)
-            except ValidationError as error:
-                raise CheckpointError(f"{path} is damaged: {error.errors()[0]['msg']}") from None
+            if path.parent.suffix == TEMPORARY:
+                continue
+            with passing_over_damage() if sound else nullcontext():
+                if (payload := read_whole(path)) is None:
+                    continue  # it was forgotten meanwhile
+                try:
+                    yield ThreadRecord.model_validate_json(payload)
+                except ValidationError as error:
+                    raise CheckpointError(f"{path} is damaged: {error.errors()[0]['msg']}") from None
 
     def _list(self, request: ListThreads) -> ThreadsListed:
         page: list[ThreadInfo] = []
@@ -250,6 +263,11 @@ class FileStore(Store):
                 info = self._thread(record.thread_id).info(self._clock())
                 page += [info] if info is not None else []
         return ThreadsListed(threads=tuple(page))
+
+    def _sweep(self) -> None:
+        """Remove the folders of threads whose forgetting was cut short; another process may be about it, too."""
+        for folder in self.path.glob(f"threads/*/*{TEMPORARY}"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _collect_texts(self) -> tuple[int, int]:
         with self._texts.alone():

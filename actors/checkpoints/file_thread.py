@@ -8,7 +8,6 @@ in ``thread.json`` where that leaves a gap, and then removes the files in it.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -244,9 +244,9 @@ class ThreadFolder:
 
     def _forget(self) -> None:
         """Remove the folder at once: whoever waits for its lock makes a new one."""
-        away = self._folder.with_name(f"{self._folder.name}.{os.getpid()}{TEMPORARY}")
+        away = self._folder.with_name(f"{self._folder.name}.{uuid4().hex}{TEMPORARY}")
         self._folder.rename(away)
-        shutil.rmtree(away)
+        shutil.rmtree(away, ignore_errors=True)  # what stays, the next collection sweeps
 
     def _keep(self, record: ThreadRecord, names: dict[int, str], count: int) -> int:
         """Fold all but the newest ``count`` checkpoints into the oldest that stays, and say how many those were."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import re
+import socket
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import AsyncConnection
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
 from ...protocol.errors import (
@@ -21,11 +24,13 @@ from ...protocol.errors import (
     UmbelError,
 )
 from . import postgres_schema as sql
+from .url import StoreUrl
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
 _CONNECTIONS = 8
 _TRIES = 5
+_CUT_SECONDS = 1.0  # until a task notices that its line was cut
 _ABORTED = ("40001", "40P01")  # rolled back by the server for another's sake; doing it again is safe
 _CREDENTIALS = "refuses the credentials ({error}); check user and password in the URL, in PGPASSWORD or in ~/.pgpass"
 _RIGHTS = "does not let this user do that ({error}); GRANT CREATE ON DATABASE, or name a schema of its own with ?schema="
@@ -84,7 +89,13 @@ class PostgresClient:
     def __init__(self, url: str, *, schema: str, timeout: float) -> None:
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
             raise ConfigurationError(f"postgresql:// option schema={schema!r} must be small letters, digits and underscores")
-        self.place = _place(url)
+        self.place = StoreUrl.parse(url).server(5432)
+        try:
+            conninfo_to_dict(url)
+        except psycopg.ProgrammingError:  # its text may hold a password
+            raise ConfigurationError(
+                f"the URL of PostgreSQL at {self.place} makes no sense; in user and password write % as %25"
+            ) from None
         self._url, self._schema, self._timeout = url, schema, timeout
         self._idle: list[AsyncConnection[Row]] = []
         self._slots = asyncio.Semaphore(_CONNECTIONS)
@@ -126,10 +137,7 @@ class PostgresClient:
             raise StoreUnavailable(f"PostgreSQL at {self.place} did not answer in time; wait longer with ?timeout=SECONDS")
         finally:
             if not task.done():
-                # A server that does not answer would not hear of a cancellation either.
-                connection.pgconn.finish()
-                task.cancel()
-                await asyncio.wait([task])
+                await _break_off(connection, task)
             if connection.closed or connection.info.transaction_status is not TransactionStatus.IDLE:
                 await connection.close()
             else:
@@ -181,6 +189,8 @@ class PostgresClient:
             await work.run("BEGIN")
             await work.run(sql.EXCLUDE, sql.LOCK)
             if not (await work.one(sql.FIND_VERSION))[0]:
+                if not (await work.one(sql.FIND_SCHEMA))[0]:
+                    await work.run(sql.CREATE_SCHEMA)
                 await work.run(sql.CREATE)
                 await work.run(sql.WRITE_VERSION, sql.VERSION)
             await work.run("COMMIT")
@@ -229,6 +239,20 @@ class Work:
                 await cursor.executemany(self._query(text), rows)
 
 
+async def _break_off(connection: AsyncConnection[Row], task: asyncio.Task[Any]) -> None:
+    """End a task that waits for the server.
+
+    A server that does not answer would not hear of a cancellation either, so the line is cut, which wakes the task. Its file
+    descriptor stays until the task has let go of it: the next connection would get the same number, and lose its place in
+    the event loop to the clean-up of this one.
+    """
+    with contextlib.suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.pgconn.socket)) as line:
+        line.shutdown(socket.SHUT_RDWR)
+    await asyncio.wait([task], timeout=_CUT_SECONDS)
+    task.cancel()  # it waited for something else
+    await asyncio.gather(task, return_exceptions=True)
+
+
 def explain(error: psycopg.Error, place: str) -> UmbelError:
     """``error`` as an Umbel error that names the server and what to do."""
     text = " ".join(str(error).split()) or type(error).__name__
@@ -243,11 +267,3 @@ def explain(error: psycopg.Error, place: str) -> UmbelError:
             f"PostgreSQL at {place} cannot be reached ({text}); start it, or check host and port", place=place
         )
     return StoreUnavailable(f"PostgreSQL at {place} failed: {text}", place=place)
-
-
-def _place(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
-    except ValueError as error:
-        raise ConfigurationError(f"a postgresql:// URL makes no sense: {error}") from None

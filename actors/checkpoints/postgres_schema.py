@@ -9,8 +9,10 @@ from __future__ import annotations
 VERSION = 1
 LOCK = 0x756D62656C  # "umbel": advisory locks of ours; shared while texts are referred to, exclusive while they are collected
 
+# Not IF NOT EXISTS: that asks for the right to create schemas even where somebody else has made this one.
+FIND_SCHEMA = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname || '.' = 'umbel.')"
+CREATE_SCHEMA = "CREATE SCHEMA umbel.;"
 CREATE = """
-CREATE SCHEMA IF NOT EXISTS umbel.;
 CREATE TABLE umbel.threads (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     thread_id bytea NOT NULL,

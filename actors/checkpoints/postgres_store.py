@@ -50,6 +50,7 @@ from .store import (
     encode_entries,
     encode_metadata,
     has_values,
+    passing_over_damage,
 )
 from .url import StoreUrl
 
@@ -221,6 +222,10 @@ class PostgresStore(Store):
             facts = await work.rows(sql.FACT_AT, thread.number, thread.position)
         else:
             facts = await work.rows(sql.FACT_OF, thread.number, to_bytes(checkpoint_id))
+        if not facts and checkpoint_id is None and thread.position:
+            raise CheckpointError(
+                f"thread {thread_id!r} in PostgreSQL at {self.place} is damaged: its newest checkpoint is missing"
+            )
         if not facts:
             return CheckpointLoaded(journal=journal, token=thread.lease.token)
         state = await self._state(work, thread, facts[0])
@@ -262,7 +267,8 @@ class PostgresStore(Store):
         if expired:
             await _empty(work, thread)
         elif thread.position and request.keep is not None:
-            await self._fold(work, thread, request.keep)
+            with passing_over_damage():
+                await self._fold(work, thread, request.keep)
         after, less = await work.one(sql.SIZE, number)
         lease = thread.lease.deleted(now) if expired else thread.lease
         tombstones = await work.run(sql.FORGET, number) if lease.is_forgotten(request.tombstones, now) else 0

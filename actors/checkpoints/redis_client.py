@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 from redis import asyncio as library
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
-from redis.exceptions import ConnectionError, NoScriptError, RedisError  # noqa: A004 - redis's own, not Python's
+from redis.exceptions import ConnectionError, NoScriptError, ReadOnlyError, RedisError  # noqa: A004 - redis's own, not Python's
 
 from ...protocol.errors import ConfigurationError, UmbelError
 from .redis_errors import explain
 from .redis_keys import escape_pattern, text_key, thread_keys
 from .redis_scripts import NAMES, TEXT, Script
+from .url import StoreUrl
 
 Call = tuple[Script, list[str], Sequence[Any]]
 # The last one: what a cluster's client raises of a connection that it closed itself while it looked for the nodes.
@@ -39,7 +39,7 @@ class RedisClient:
     """
 
     def __init__(self, url: str, *, prefix: str, timeout: float, cluster: bool) -> None:
-        self.place = _place(url)
+        self.place = StoreUrl.parse(url).server(6379)
         self.prefix, self._url, self._timeout, self._cluster = prefix, url, timeout, cluster
         self._client: Any = None
         self._finding = asyncio.Lock()
@@ -85,6 +85,7 @@ class RedisClient:
         try:
             return await (await self._connected()).execute_command(*command)
         except _FAILURES as error:
+            await self._look_again([error])
             raise explain(error, self.place) from error
 
     @property
@@ -112,7 +113,13 @@ class RedisClient:
         texts = await self._send([("EVAL", script.text, len(keys), *keys, *rest) for script, keys, rest in again])
         for number, answer in zip(unknown, texts, strict=True):
             answers[number] = answer
+        await self._look_again(answers)
         return [explain(answer, self.place) if isinstance(answer, Exception) else answer for answer in answers]
+
+    async def _look_again(self, answers: Sequence[Any]) -> None:
+        """Give up idle connections to a primary that became a replica: it keeps them, and its name may be another's by now."""
+        if not self._cluster and any(isinstance(answer, ReadOnlyError) for answer in answers):
+            await self._client.connection_pool.disconnect(inuse_connections=False)
 
     def about(self, script: Script, thread_id: str, *arguments: Any) -> Call:
         """A call of a script that is about a thread."""
@@ -175,12 +182,3 @@ def _any_node(info: dict[str, Any]) -> dict[str, Any]:
     """INFO of a server, or of the first of a cluster's nodes, which answer by name."""
     first = next(iter(info.values()), None)
     return first if isinstance(first, dict) and {"aof_enabled", "maxmemory_policy"} & first.keys() else info
-
-
-def _place(url: str) -> str:
-    """Host, port and database of ``url``, without credentials."""
-    try:
-        parts = urlsplit(url)
-        return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path}"
-    except ValueError as error:
-        raise ConfigurationError(f"a redis:// URL makes no sense: {error}") from None

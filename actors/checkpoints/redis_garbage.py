@@ -14,7 +14,7 @@ from ...protocol.storage import CollectGarbage, GarbageCollected
 from . import redis_scripts as scripts
 from .redis_client import RedisClient
 from .redis_keys import read_checkpoint
-from .store import check_keep
+from .store import check_keep, passing_over_damage
 
 
 class RedisGarbage:
@@ -70,7 +70,8 @@ class RedisGarbage:
         else:
             await self._client.command("ZADD", self._client.index, 0, thread_id)
             if request.keep is not None:
-                folded, size = await self._fold(thread_id, request.keep)
+                with passing_over_damage():
+                    folded, size = await self._fold(thread_id, request.keep)
         sweep = self._client.about(scripts.SWEEP, thread_id, round(request.tombstones * 1000), "1" if folded else "")
         [[tombstones, used]] = await self._client.call([sweep])
         freed = GarbageCollected(threads=threads, checkpoints=checkpoints + folded, tombstones=tombstones, bytes=max(0, size))

@@ -50,8 +50,14 @@ class Fact:
     size: int
 
     @classmethod
-    def unpack(cls, data: bytes) -> Fact:
-        """What the scripts packed."""
+    def unpack(cls, data: bytes | None, where: str) -> Fact:
+        """What the scripts packed.
+
+        Raises:
+            CheckpointError: it is not there.
+        """
+        if data is None:
+            raise _lost(where)
         name, parent, root, base, created_at, metadata, size = unpackb(data, raw=True)
         return cls(name.decode(), parent.decode() if parent else None, root, base, float(created_at), metadata, size)
 
@@ -128,23 +134,28 @@ def read_checkpoint(answer: Sequence[Any], where: str) -> CheckpointLoaded:
         CheckpointError: a part of it is missing or damaged.
     """
     if len(answer) == 1 or any(base is None or state is None for base, state in answer[2]):
-        raise CheckpointError(f"{where} is damaged: a part of it is missing; does the server evict keys?")
-    fact = Fact.unpack(answer[1])
+        raise _lost(where)
+    fact = Fact.unpack(answer[1], where)
     (_, snapshot), *deltas = answer[2]
     state = fold(snapshot, [(int(base), data) for base, data in deltas], where=f"checkpoint {fact.checkpoint_id!r} of {where}")
     return fact.loaded(int(answer[0]), state)
 
 
-def read_info(answer: Sequence[Any]) -> ThreadInfo:
-    """The thread that ``INFO`` tells of."""
+def read_info(answer: Sequence[Any], place: str) -> ThreadInfo:
+    """The thread that ``INFO`` tells of.
+
+    Raises:
+        CheckpointError: a part of it is missing.
+    """
     thread_id, position, first, size, owner, newest, oldest = answer
-    fact = Fact.unpack(newest)
+    where = f"thread {thread_id.decode()!r} in Redis at {place}"
+    fact = Fact.unpack(newest, where)
     return ThreadInfo(
         thread_id=thread_id.decode(),
         checkpoint_id=fact.checkpoint_id,
         checkpoints=int(position) - int(first) + 1,
         bytes=int(size),
-        created_at=Fact.unpack(oldest).created_at,
+        created_at=Fact.unpack(oldest, where).created_at,
         updated_at=fact.created_at,
         metadata=from_json(fact.metadata),
         owner=owner.decode() if owner else None,
@@ -156,6 +167,10 @@ def read_lease(answer: Sequence[Any]) -> tuple[Lease, float]:
     token, owner, until, deleted, now = answer
     ends = int(until) / 1000
     return Lease(int(token), owner.decode() or None, ends, int(deleted) / 1000 if deleted else None), int(now) / 1000
+
+
+def _lost(where: str) -> CheckpointError:
+    return CheckpointError(f"{where} is damaged: a part of it is missing; does the server evict keys?")
 
 
 def _journal_key(entry: JournalEntry) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ...protocol.commands import CheckpointLoaded, CheckpointSaved, SaveCheckpoint
-from ...protocol.errors import CheckpointError, ConfigurationError, NotStorable, UmbelError
+from ...protocol.errors import ConfigurationError, NotStorable, UmbelError
 from ...protocol.messages import NOTHING
 from ...protocol.storage import (
     CallsRecorded,
@@ -45,6 +45,7 @@ from .store import (
     Store,
     Write,
     WriteOutcome,
+    by_number,
     check_id,
     conflict,
     has_values,
@@ -147,9 +148,14 @@ class RedisStore(Store):
         sound = [write for number, write in enumerate(writes) if number not in outcomes]
         answers = await self._thread.run(self._write(batch, sound))
         self.commits += 1
-        for thread_id, answer in zip(batch, answers, strict=True):
-            for place, number in enumerate(numbers[thread_id]):
-                outcomes[number] = answer if isinstance(answer, CheckpointError) else _outcome(writes[number], answer[place])
+        pairs = zip(numbers.values(), answers, strict=True)
+        read = [
+            answer
+            if isinstance(answer, UmbelError)
+            else [_outcome(writes[number], part) for number, part in zip(mine, answer, strict=True)]
+            for mine, answer in pairs
+        ]
+        outcomes |= by_number(numbers.values(), read)
         return [outcomes[number] for number in range(len(writes))]
 
     async def load(self, thread_id: str, checkpoint_id: str | None = None) -> CheckpointLoaded:
@@ -162,7 +168,8 @@ class RedisStore(Store):
         """See :meth:`Store.history`."""
         check_id(thread_id)
         rows = await self._one(scripts.HISTORY, thread_id, max(0, limit))
-        return [Fact.unpack(fact).loaded(int(position)) for position, fact in rows]
+        where = f"thread {thread_id!r} in Redis at {self.place}"
+        return [Fact.unpack(fact, where).loaded(int(position)) for position, fact in rows]
 
     async def lease(self, request: TakeLease) -> LeaseTaken:
         """See :meth:`Store.lease`. The clock is the server's."""
@@ -183,6 +190,8 @@ class RedisStore(Store):
 
     async def threads(self, request: ListThreads) -> ThreadsListed:
         """See :meth:`Store.threads`."""
+        check_id(request.prefix)
+        check_id(request.after)
         return ThreadsListed(threads=tuple(await self._thread.run(self._list(request))))
 
     async def delete(self, thread_id: str) -> ThreadDeleted:
@@ -206,7 +215,7 @@ class RedisStore(Store):
         return answer
 
     async def _write(self, batch: dict[str, list[Any]], writes: Sequence[Write]) -> list[Any]:
-        """The answers for the threads of ``batch``, or errors; it raises when there are only errors."""
+        """The answers for the threads of ``batch``, or errors."""
         saves = [write for write in writes if isinstance(write, SaveCheckpoint)]
         texts = {digest: text for save in saves for digest, text in save.statics.items()}
         await self._put(texts)
@@ -215,10 +224,8 @@ class RedisStore(Store):
             await self._client.command("ZADD", self._client.index, *(part for name in begun for part in (0, name)))
         about = self._client.about
         answers = await self._client.attempt([about(scripts.WRITE, thread_id, *rest) for thread_id, rest in batch.items()])
-        failed = [answer for answer in answers if isinstance(answer, UmbelError)]
-        if failed and (len(failed) == len(answers) or not isinstance(failed[0], CheckpointError)):
-            raise failed[0]
-        await self._put(texts)
+        if not all(isinstance(answer, UmbelError) for answer in answers):
+            await self._put(texts)
         return answers
 
     async def _put(self, texts: Mapping[str, str]) -> None:
@@ -244,7 +251,7 @@ class RedisStore(Store):
         while len(page) < request.limit:
             names = await self._names(request.prefix, after)
             answers = await self._client.call([self._client.about(scripts.INFO, name) for name in names])
-            infos = [read_info(answer) for answer in answers if answer]
+            infos = [read_info(answer, self.place) for answer in answers if answer]
             page += [info for info in infos if has_values(info.metadata, request.where)]
             if len(names) < _PAGE:
                 break

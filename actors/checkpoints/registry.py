@@ -11,7 +11,7 @@ from .file import FileStore
 from .memory import MemoryStore
 from .sqlite import SqliteStore
 from .store import Store
-from .url import StoreUrl, file_url
+from .url import StoreUrl, file_url, shown
 
 StoreFactory = Callable[[str], Store]
 _FACTORIES: dict[str, StoreFactory] = {}
@@ -46,14 +46,15 @@ def open_store(url: str) -> Store:
 
 
 def resolve_url(url: str) -> str:
-    """``url`` as any process of this machine understands it: known scheme, absolute path.
+    """``url`` as any process of this machine understands it: known scheme and options, absolute path.
 
-    Call it where the user wrote the URL: actors have working directories of their own.
+    Call it where the user wrote the URL: actors have working directories of their own, and what is wrong with it, or a
+    library that is missing, is better found there than in the middle of a run. Nothing is connected.
 
     Raises:
         ConfigurationError: as :func:`open_store`.
     """
-    _factory(url)
+    open_store(url)
     parsed = StoreUrl.parse(url)
     return parsed.absolute() if parsed.scheme in _FILE_SCHEMES else url
 
@@ -70,7 +71,7 @@ def _factory(url: str) -> StoreFactory:
     factory = _FACTORIES.get(scheme)
     if factory is None:
         known = ", ".join(f"{name}://" for name in known_schemes())
-        raise ConfigurationError(f"no store is called {scheme}:// (in {url!r}); known are {known}")
+        raise ConfigurationError(f"no store is called {scheme}:// (in {shown(url)!r}); known are {known}")
     return factory
 
 

@@ -18,6 +18,7 @@ from .lease import Lease
 from .s3_head import Head, new_name, pack, read_head, thread_folder
 from .s3_threads import HERE, MARKED, S3Threads, name_key, text_of
 from .static_parts import references
+from .store import passing_over_damage
 
 _ORPHAN_SECONDS = 3_600.0
 _Listed = dict[str, tuple[int, float]]
@@ -34,21 +35,30 @@ class S3Garbage:
         """See :meth:`Store.collect`. Also puts threads into the list that are missing there."""
         freed = GarbageCollected()
         used: set[str] = set()
-        for folder, listed in self._folders().items():
-            head, now = self._head(folder)
-            if head is None:
-                continue
-            part = self._collect_thread(head, request)
-            self._drop_orphans(folder, listed, now)
-            used.update(self._refers(folder))
-            freed = freed.evolve(
-                threads=freed.threads + part.threads,
-                checkpoints=freed.checkpoints + part.checkpoints,
-                tombstones=freed.tombstones + part.tombstones,
-                bytes=freed.bytes + part.bytes,
-            )
-        texts, size = self._free_texts(used)
+        folders, sound = self._folders(), 0
+        for folder, listed in folders.items():
+            with passing_over_damage():
+                part = self._collect_folder(folder, listed, request, used)
+                sound += 1
+                freed = freed.evolve(
+                    threads=freed.threads + part.threads,
+                    checkpoints=freed.checkpoints + part.checkpoints,
+                    tombstones=freed.tombstones + part.tombstones,
+                    bytes=freed.bytes + part.bytes,
+                )
+        # What a damaged thread refers to is not known.
+        texts, size = self._free_texts(used) if sound == len(folders) else (0, 0)
         return freed.evolve(static_parts=texts, bytes=freed.bytes + size)
+
+    def _collect_folder(self, folder: str, listed: _Listed, request: CollectGarbage, used: set[str]) -> GarbageCollected:
+        """What one thread gave; the texts that it still refers to are added to ``used``."""
+        head, now = self._head(folder)
+        if head is None:
+            return GarbageCollected()
+        part = self._collect_thread(head, request)
+        self._drop_orphans(folder, listed, now)
+        used.update(self._refers(folder))
+        return part
 
     def _folders(self) -> dict[str, _Listed]:
         folders: dict[str, _Listed] = defaultdict(dict)
@@ -97,6 +107,11 @@ class S3Garbage:
             return after, head.bytes - after.bytes
 
         size = self._threads.change(thread_id, decide)
+        if not gone:
+            return 0, size
+        # Of an attempt that somebody overtook, they may count still; a name that has left a head never comes back.
+        line = self._threads.head(thread_id)[0].line
+        gone = tuple(name for name in gone if name not in line)
         for name in gone:
             self._client.delete(thread_folder(thread_id) + name)
         return max(0, len(gone) - 1), size
@@ -138,7 +153,9 @@ class S3Garbage:
 
     def _drop_orphans(self, folder: str, listed: _Listed, now: float) -> None:
         head, _ = self._head(folder)
-        names = {"head", *(head.line if head is not None else ())}
+        if head is None:
+            return
+        names = {"head", *head.line}
         for name, (_, written) in listed.items():
             if name not in names and written < now - _ORPHAN_SECONDS:
                 self._client.delete(folder + name)

@@ -15,7 +15,7 @@ from typing import TypeVar
 from urllib.parse import unquote
 
 from ...protocol.commands import CheckpointLoaded, SaveCheckpoint
-from ...protocol.errors import CheckpointError, ConfigurationError, NotStorable, StoreUnavailable, UmbelError
+from ...protocol.errors import ConfigurationError, NotStorable, StoreUnavailable, UmbelError
 from ...protocol.storage import (
     CollectGarbage,
     GarbageCollected,
@@ -38,6 +38,7 @@ from .store import (
     Store,
     Write,
     WriteOutcome,
+    by_number,
     check_id,
     check_keep,
     encode_entries,
@@ -125,13 +126,7 @@ class S3Store(Store):
         batches = {thread_id: [writes[number] for number in mine] for thread_id, mine in numbers.items()}
         answers = await asyncio.gather(*(self._attempt(thread_id, batch) for thread_id, batch in batches.items()))
         self.commits += 1
-        failed = [answer for answer in answers if isinstance(answer, UmbelError)]
-        if failed and len(failed) == len(answers):
-            raise failed[0]
-        for mine, answer in zip(numbers.values(), answers, strict=True):
-            if isinstance(answer, UmbelError) and not isinstance(answer, CheckpointError):
-                raise answer
-            outcomes |= zip(mine, answer if isinstance(answer, list) else [answer] * len(mine), strict=True)
+        outcomes |= by_number(numbers.values(), answers)
         return [outcomes[number] for number in range(len(writes))]
 
     async def load(self, thread_id: str, checkpoint_id: str | None = None) -> CheckpointLoaded:
@@ -163,6 +158,8 @@ class S3Store(Store):
 
     async def threads(self, request: ListThreads) -> ThreadsListed:
         """See :meth:`Store.threads`. Ids that share their first 400 bytes are in the order of their hashes."""
+        check_id(request.prefix)
+        check_id(request.after)
         return ThreadsListed(threads=tuple(await self._run(lambda: self._threads.list(request))))
 
     async def delete(self, thread_id: str) -> ThreadDeleted:
@@ -180,8 +177,8 @@ class S3Store(Store):
         """See :meth:`Store.close`."""
         if not self._closed:
             self._closed = True
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._threads.close)
-            self._executor.shutdown(wait=True)
+            await asyncio.to_thread(self._executor.shutdown, wait=True)  # a call that still runs would connect again
+            await asyncio.to_thread(self._threads.close)
 
     async def _run(self, work: Callable[[], T]) -> T:
         if self._closed:

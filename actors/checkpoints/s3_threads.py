@@ -170,18 +170,25 @@ class S3Threads:
     def history(self, thread_id: str, limit: int) -> list[CheckpointLoaded]:
         """See :meth:`Store.history`."""
 
-        def read_at(head: Head, position: int) -> CheckpointLoaded:
-            key = thread_folder(thread_id) + head.name(position)
-            body = self.client.get(key, first=_FACTS_BYTES).body or b""
-            if b"\n" not in body:
-                body = self.client.get(key).body or b""
-            return self._fact(head, position, unpack(body, self.where(thread_id))[0])
-
         def read(head: Head) -> list[CheckpointLoaded]:
             positions = range(head.newest, max(head.first - 1, head.newest - limit), -1)
-            return list(self._fetchers.map(lambda position: read_at(head, position), positions))
+            return list(self._fetchers.map(lambda position: self._stored(head, position), positions))
 
         return self._settled(thread_id, read)
+
+    def _stored(self, head: Head, position: int) -> CheckpointLoaded:
+        """The checkpoint at ``position`` without its state, which is not fetched unless it is small.
+
+        Raises:
+            CheckpointError: it is missing or damaged.
+        """
+        where, key = self.where(head.thread_id), thread_folder(head.thread_id) + head.name(position)
+        body = self.client.get(key, first=_FACTS_BYTES).body
+        if body is not None and b"\n" not in body:
+            body = self.client.get(key).body
+        if body is None:
+            raise CheckpointError(f"{where} is damaged: one of its objects is missing")
+        return self._fact(head, position, unpack(body, where)[0])
 
     def list(self, request: ListThreads) -> Iterable[ThreadInfo]:
         """See :meth:`Store.threads`."""

@@ -13,7 +13,7 @@ from ...protocol.storage import CollectGarbage, GarbageCollected, ListThreads, T
 from .delta import fold
 from .lease import Lease
 from .static_parts import references
-from .store import has_values
+from .store import has_values, passing_over_damage
 
 VACUUM_PAGES = 512  # given back in one transaction
 
@@ -131,7 +131,8 @@ def collect_thread(connection: sqlite3.Connection, thread_id: str, request: Coll
     if newest is not None and request.older_than is not None and newest[1] < now - request.older_than:
         threads, checkpoints = 1, _delete(connection, thread_id, now)
     elif newest is not None and request.keep is not None:
-        checkpoints = _keep(connection, thread_id, request.keep)
+        with passing_over_damage():
+            checkpoints = _keep(connection, thread_id, request.keep)
     elif lease.is_forgotten(request.tombstones, now) and not _has_journal(connection, thread_id):
         tombstones = connection.execute("DELETE FROM umbel_threads WHERE thread_id = ?", (thread_id,)).rowcount
     freed = max(0, before - _size(connection, thread_id))

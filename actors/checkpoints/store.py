@@ -7,15 +7,25 @@ what a state means; they keep bytes, and fold deltas when they load (``delta.py`
 from __future__ import annotations
 
 import json
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, cast
 
 from pydantic_core import to_json
 
 from ...protocol.codec import to_json as protocol_json
 from ...protocol.commands import CheckpointLoaded, CheckpointSaved, SaveCheckpoint
-from ...protocol.errors import CheckpointConflict, CheckpointError, ConfigurationError, NotStorable, ProtocolError, UmbelError
+from ...protocol.errors import (
+    CheckpointConflict,
+    CheckpointError,
+    ConfigurationError,
+    NotStorable,
+    ProtocolError,
+    StoreUnavailable,
+    UmbelError,
+)
 from ...protocol.storage import (
     CallsRecorded,
     CollectGarbage,
@@ -31,11 +41,12 @@ from ...protocol.storage import (
     ThreadsListed,
 )
 
+_log = logging.getLogger("umbel.checkpointer")
 MAX_STATE_BYTES = 256 * 1024 * 1024
 SaveOutcome = CheckpointSaved | CheckpointError
 RecordOutcome = CallsRecorded | CheckpointError
 Write = SaveCheckpoint | RecordCalls
-WriteOutcome = CheckpointSaved | CallsRecorded | CheckpointError
+WriteOutcome = CheckpointSaved | CallsRecorded | UmbelError
 LeaseRequest = TakeLease | ReleaseLease
 LeaseOutcome = LeaseTaken | LeaseReleased | UmbelError
 
@@ -151,8 +162,8 @@ class Store(ABC):
     async def collect(self, request: CollectGarbage) -> GarbageCollected:
         """Free space, a thread at a time, without keeping writers out for long.
 
-        ``keep`` folds a thread's older checkpoints into the oldest that stays. A thread with a lease is left alone. Texts that
-        no thread refers to any more go, too.
+        ``keep`` folds a thread's older checkpoints into the oldest that stays. A thread with a lease is left alone, and so is
+        one that is damaged, with a warning in the log. Texts that no thread refers to any more go, too.
         """
 
     @abstractmethod
@@ -205,6 +216,45 @@ def _in_turns(writes: Sequence[Write]) -> list[list[int]]:
         groups += [[] for _ in range(turn + 1 - len(groups))]
         groups[turn].append(number)
     return [group for group in groups if group]
+
+
+def by_number(
+    numbers: Iterable[Sequence[int]], answers: Iterable[Sequence[WriteOutcome] | UmbelError]
+) -> dict[int, WriteOutcome]:
+    """The outcomes of writes by their numbers, for a store with a transaction a thread.
+
+    Args:
+        numbers: of the writes, by thread.
+        answers: of the same threads: an outcome for each write, or what became of all of them. A thread that is damaged or
+            locked does not disturb the others.
+
+    Raises:
+        UmbelError: not one thread was written.
+    """
+    outcomes: dict[int, WriteOutcome] = {}
+    failed: list[UmbelError] = []
+    written = False
+    for mine, answer in zip(numbers, answers, strict=True):
+        if isinstance(answer, UmbelError):
+            failed.append(answer)
+            outcomes |= dict.fromkeys(mine, answer)
+        else:
+            written = True
+            outcomes |= zip(mine, answer, strict=True)
+    if failed and not written:
+        raise failed[0]
+    return outcomes
+
+
+@contextmanager
+def passing_over_damage() -> Iterator[None]:
+    """What is damaged in one thread must not keep a collector from the others: it is logged and left as it is."""
+    try:
+        yield
+    except StoreUnavailable:
+        raise
+    except CheckpointError as error:
+        _log.warning("not collected: %s", error.message)
 
 
 def check_id(thread_id: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from urllib.parse import parse_qsl, quote, unquote
 from ...protocol.errors import ConfigurationError
 
 Synchronous = Literal["normal", "full"]
+_HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]#]*)(?::(\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +38,17 @@ class StoreUrl:
         """
         scheme, separator, rest = url.partition("://")
         if not separator or not scheme:
-            raise ConfigurationError(f"{url!r} is not the URL of a store; write for example 'sqlite:///path' or 'memory://'")
+            raise ConfigurationError(
+                f"{shown(url)!r} is not the URL of a store; write for example 'sqlite:///path' or 'memory://'"
+            )
         place, _, query = rest.partition("?")
         return cls(scheme.lower(), place, dict(parse_qsl(query, keep_blank_values=True)))
 
     def expect(self, *known: str) -> None:
         """Refuse options other than ``known``."""
         unknown = sorted(self.options.keys() - set(known))
+        if unknown and "@" in unknown[0]:  # the rest of a password
+            raise _senseless(self.scheme)
         if unknown:
             raise ConfigurationError(f"{self.scheme}:// has no option {unknown[0]!r}; it knows {', '.join(sorted(known))}")
 
@@ -74,14 +80,44 @@ class StoreUrl:
         """The place as an absolute path: ``sqlite:///relative``, ``sqlite:////absolute`` or ``sqlite:///~/home``."""
         if not self.place.startswith("/") or len(self.place) < 2:
             raise ConfigurationError(
-                f"'{self.scheme}://{self.place}' names no file; write {self.scheme}:///relative/path,"
+                f"'{shown(f'{self.scheme}://{self.place}')}' names no file; write {self.scheme}:///relative/path,"
                 f" {self.scheme}:////absolute/path or {self.scheme}:///~/path"
             )
         return Path(unquote(self.place[1:])).expanduser().absolute()
 
+    def server(self, port: int) -> str:
+        """Hosts with their ports, and what stands behind them, without credentials.
+
+        Args:
+            port: of a host that names none.
+
+        Raises:
+            ConfigurationError: the place makes no sense. It is not repeated: a piece of it may be a piece of a password.
+        """
+        credentials, _, place = self.place.rpartition("@")
+        hosts, slash, path = place.partition("/")
+        found = [_HOST.fullmatch(host) for host in hosts.split(",")]
+        if not all(found) or any(character in credentials for character in "/#"):
+            raise _senseless(self.scheme)
+        return ",".join(f"{host[1] or 'localhost'}:{host[2] or port}" for host in found if host) + slash + path
+
     def absolute(self) -> str:
         """The same URL with an absolute path, for a process with another working directory."""
         return file_url(self.scheme, self.file(), self.options)
+
+
+def shown(url: str) -> str:
+    """``url`` for people: without the credentials in it."""
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
+    _, at, place = rest.rpartition("@")
+    return url if not at or rest.startswith("/") else f"{scheme}{separator}***@{place}"
+
+
+def _senseless(scheme: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the {scheme}:// URL makes no sense: expected {scheme}://user:password@host:port/name;"
+        " in user and password write % as %25, / as %2F, ? as %3F, # as %23 and @ as %40"
+    )
 
 
 def file_url(scheme: str, path: Path, options: Mapping[str, str] | None = None) -> str:

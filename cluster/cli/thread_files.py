@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from ...protocol.errors import CheckpointConflict, ConfigurationError
+from ...protocol.errors import CheckpointConflict, CheckpointNotFound, ConfigurationError
 
 if TYPE_CHECKING:
     from ...actors.threads import Threads
@@ -19,8 +19,14 @@ if TYPE_CHECKING:
 NAMED = 5  # threads that an error names
 
 
-async def export_threads(threads: Threads, ids: AsyncIterator[str], out: IO[str]) -> int:
+async def export_threads(threads: Threads, ids: AsyncIterator[str], out: IO[str], *, listed: bool = False) -> int:
     """Write a line for each thread; how many.
+
+    Args:
+        threads: where they are.
+        ids: of the threads.
+        out: the file.
+        listed: the ids come from a list, so one that is not there any more was deleted since, and is passed over.
 
     Raises:
         CheckpointNotFound: one is not there.
@@ -29,7 +35,12 @@ async def export_threads(threads: Threads, ids: AsyncIterator[str], out: IO[str]
 
     count = 0
     async for thread_id in ids:
-        record = ThreadRecord.of(thread_id, await threads.load(thread_id))
+        try:
+            record = ThreadRecord.of(thread_id, await threads.load(thread_id))
+        except CheckpointNotFound:
+            if listed:
+                continue
+            raise
         out.write(record.to_line())
         count += 1
     return count

@@ -63,6 +63,7 @@ def list_threads(
     Exit codes: 0 listed, 1 the store cannot be read, 2 wrong usage.
     """  # noqa: D301 - typer needs the real \b
     set_up_logging(verbose)
+    from ...actors.checkpoints.url import shown
     from .thread_store import opened, read_where, store_url
     from .thread_views import show_json, thread_table
 
@@ -81,7 +82,7 @@ def list_threads(
         if following is not None:
             typer.echo(f"umbel: there may be more: --after {following!r}", err=True)
     else:
-        typer.echo(f"umbel: no threads in {url} fit", err=True)
+        typer.echo(f"umbel: no threads in {shown(url)} fit", err=True)
 
 
 @app.command()
@@ -202,7 +203,7 @@ def export(
     async def job() -> int:
         with written_whole(out, overwrite=overwrite) as file:
             async with opened(url) as threads:
-                return await export_threads(threads, chosen(threads, ids or [], prefix, facts), file)
+                return await export_threads(threads, chosen(threads, ids or [], prefix, facts), file, listed=not ids)
 
     count = asyncio.run(job())
     if as_json:
@@ -270,6 +271,7 @@ def remove(
     Exit codes: 0 all deleted, 1 some were not there, or the answer was no, 2 wrong usage.
     """  # noqa: D301 - typer needs the real \b
     set_up_logging(verbose)
+    from ...actors.checkpoints.url import shown
     from .thread_store import opened, store_url
     from .thread_views import show_json
 
@@ -285,7 +287,7 @@ def remove(
     if as_json:
         show_json({"deleted": deleted, "missing": missing})
     for thread in missing:
-        typer.echo(f"umbel: there is no thread {thread!r} in {url}", err=True)
+        typer.echo(f"umbel: there is no thread {thread!r} in {shown(url)}", err=True)
     if missing:
         raise typer.Exit(FAILED)
 

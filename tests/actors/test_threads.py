@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from umbel import Agent, AgentState, Message, Runtime, ToolContext, tool
+from umbel.actors.checkpoints import CheckpointerActor
 from umbel.actors.checkpoints.facts import amended, of_a_fork, searchable
 from umbel.actors.threads import LEASE_SECONDS, Threads, read_messages
 from umbel.errors import (
@@ -26,7 +27,7 @@ from umbel.errors import (
 )
 from umbel.protocol.commands import LoadCheckpoint
 from umbel.protocol.messages import Frozen
-from umbel.protocol.storage import ReleaseLease, TakeLease
+from umbel.protocol.storage import JournalEntry, ReleaseLease, TakeLease
 from umbel.testing import ScriptedModel, text, tool_call
 
 
@@ -258,6 +259,43 @@ async def test_running_on_from_an_earlier_checkpoint_is_a_fork_of_it(runtime: Ru
     assert [m.content for m in result.messages if m.role == "user"] == ["first", "other"]
 
 
+@pytest.mark.spec("MEM-44", "MEM-45", "OURS-15")
+@pytest.mark.parametrize("way", ["fork", "update"])
+async def test_going_back_does_not_do_again_what_was_begun(way: str) -> None:
+    """The checkpoint before a side effect holds the open call, and the journal of then was emptied since."""
+    charged: list[int] = []
+
+    @tool
+    async def charge(amount: int) -> str:
+        """Charge a card."""
+        charged.append(amount)
+        return "charged"
+
+    with Runtime(inline=True):
+        agent = Agent(ScriptedModel([tool_call("charge", amount=5), text("Done.")]), [charge], checkpointer=f"memory://{way}")
+        await agent.arun("charge", thread_id="t")
+        earlier = (await agent.get_state_history("t"))[-1].checkpoint_id
+        assert (await agent.get_state("t", earlier)).messages[-1].tool_calls, "it stands before the call"
+        if way == "fork":
+            await agent.fork("t", "again", checkpoint_id=earlier)
+        else:
+            await agent.update_state("t", checkpoint_id=earlier)
+        result = await agent.continue_turn("again" if way == "fork" else "t")
+    assert charged == [5]
+    assert "outcome unknown" in str(result.tool_executions[-1].error) and result.message == "Done."
+
+
+@pytest.mark.spec("MEM-45", "OURS-15")
+async def test_a_fork_of_the_newest_checkpoint_keeps_its_journal_however_it_is_named() -> None:
+    checkpointer = CheckpointerActor()
+    threads = Threads("memory://", checkpointer.answer)
+    begun = JournalEntry(run_id="run", call_id="call-1", phase="begun", at=1.5)
+    newest = await threads.write("t", AgentState(messages=(Message.user("hi"),)), journal=(begun,))
+    for named in (None, newest):
+        assert (await threads.load(await threads.fork("t", checkpoint_id=named))).journal == (begun,)
+    await checkpointer.close()
+
+
 @pytest.mark.spec("MEM-45")
 async def test_a_fork_needs_a_name_that_is_free(runtime: Runtime) -> None:
     agent = adding()
@@ -407,8 +445,6 @@ async def test_a_restarted_checkpointer_is_asked_again() -> None:
 
 
 async def test_a_lease_that_cannot_be_given_back_ends_by_itself(caplog: pytest.LogCaptureFixture) -> None:
-    from umbel.actors.checkpoints import CheckpointerActor
-
     actor = CheckpointerActor()
 
     async def ask(message: Frozen) -> Any:

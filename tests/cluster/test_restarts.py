@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from umbel import Agent, Message, ModelResponse, Runtime, Topology
+from umbel.cluster import restarts
 from umbel.cluster.fleet import Backoff, Fleet
-from umbel.cluster.restarts import Intensity, too_often
+from umbel.cluster.restarts import Intensity, RestartWatch, too_often
 from umbel.errors import RestartsExceeded, RunLost, UmbelError
 from umbel.testing import ScriptedModel, text
 
@@ -38,6 +40,25 @@ def test_the_error_says_which_why_and_what_to_do() -> None:
     assert not error.retryable
     assert all(part in error.message for part in ("tools/default/0", "3 times", "60 s", "killed by signal 9", "max_restarts"))
     assert error.details["peer"] == "tools/default/0"
+
+
+def test_the_watch_goes_on_after_a_head_that_was_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(restarts, "LOOK_SECONDS", 0.001)
+    looks, looked = [], threading.Event()
+
+    def actors() -> dict[str, Any]:
+        looks.append(1)
+        if len(looks) < 4:
+            raise ConnectionError("no head")
+        looked.set()
+        return {}
+
+    watch = RestartWatch(actors, Intensity(2, 10.0), clock=lambda: 0.0, give_up=lambda *_: None)
+    assert looked.wait(10)
+    watch.close()
+    assert caplog.text.count("no head") == 1, "said once"
 
 
 class Deadly(ScriptedModel):

@@ -254,7 +254,7 @@ class TestQueries:
         assert state.total_tokens == 100
         assert state.with_token_usage(Usage(prompt_tokens=7)).total_tokens == 7
 
-    @pytest.mark.spec("STATE-29")
+    @pytest.mark.spec("STATE-29", "BUG-27")
     def test_last_tool_calls_are_those_of_this_turn(self) -> None:
         state = EMPTY.with_messages([Message.user("x"), calling("a")])
         assert [call.name for call in state.last_tool_calls] == ["a"]

@@ -362,7 +362,7 @@ class TestTextMention:
         assert TextMention("Done", case_sensitive=True).check(START, last_message="DONE") == (False, None)
         assert TextMention("Done", case_sensitive=True).check(START, last_message="Done.") == (True, "text_mention:Done")
 
-    @pytest.mark.spec("TERM-14")
+    @pytest.mark.spec("TERM-14", "BUG-28")
     def test_an_earlier_turns_reply_does_not_count(self) -> None:
         state = START.with_messages([Message.user("x"), Message.assistant("DONE"), Message.user("more")])
         assert TextMention("DONE").check(state, last_message="") == (False, None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import itertools
+import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +15,10 @@ from typing import Any
 import pytest
 
 from umbel.actors.checkpoints import FileStore
-from umbel.actors.checkpoints.conformance.requests import a_save, begun, garbage, saved, take
+from umbel.actors.checkpoints.conformance.requests import a_save, begun, garbage, ids, saved, take
 from umbel.actors.checkpoints.file_record import ThreadRecord
 from umbel.actors.checkpoints.file_thread import ThreadFolder
-from umbel.protocol.commands import CheckpointLoaded
+from umbel.protocol.commands import CheckpointLoaded, CheckpointSaved
 from umbel.protocol.errors import CheckpointError, ConfigurationError, SchemaVersionError, StoreUnavailable
 
 from .conftest import Start
@@ -159,7 +161,22 @@ async def test_damage_is_an_error_that_names_the_file_and_not_an_empty_thread(
             await store.save([a_save("c0")])
         with pytest.raises(CheckpointError, match=r"damaged"):
             await take(store, "a")
-    await saved(store, a_save("c0", thread_id="another"))
+    await saved(store, a_save("c0", thread_id="another"), a_save("c1", "c0", thread_id="another"))
+    assert (await store.collect(garbage(keep=1))).checkpoints == 1, "the damaged one keeps nobody from it"
+    await store.close()
+
+
+async def test_a_damaged_or_locked_thread_does_not_disturb_others_that_are_written_with_it(path: Path) -> None:
+    folder = await filled(path)
+    store = FileStore(path, timeout=0.05)
+    with (folder / "lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        locked, sound = await store.save([a_save("c3", "c2"), a_save("c0", thread_id="another")])
+    assert isinstance(locked, StoreUnavailable) and sound == CheckpointSaved(checkpoint_id="c0")
+    cut(folder / "thread.json")
+    damaged, sound = await store.save([a_save("c3", "c2"), a_save("c1", "c0", thread_id="another")])
+    assert isinstance(damaged, CheckpointError) and "damaged" in damaged.message
+    assert sound == CheckpointSaved(checkpoint_id="c1")
     await store.close()
 
 
@@ -228,6 +245,19 @@ async def test_a_thread_that_another_process_holds_for_long_is_unavailable(path:
         await saved(store, a_save("c1", thread_id="another"))
     assert raised.value.retryable
     await saved(store, a_save("c3", "c2"))
+    await store.close()
+
+
+async def test_a_thread_whose_forgetting_was_cut_short_is_forgotten_again(path: Path) -> None:
+    """As in containers, where every process has the same id."""
+    folder = await filled(path)
+    for left in (folder.with_name(f"{folder.name}.{os.getpid()}.tmp"), folder.with_name(f"{folder.name}.7.tmp")):
+        await asyncio.to_thread(shutil.copytree, folder, left)
+    store = FileStore(path)
+    assert await ids(store) == ["thread"]
+    await store.delete("thread")
+    assert (await store.collect(garbage(tombstones=0.0))).tombstones == 1
+    assert found(path, "threads/*/*") == []
     await store.close()
 
 

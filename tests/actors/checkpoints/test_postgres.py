@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -107,6 +108,30 @@ async def test_a_server_that_does_not_answer_is_left_in_time(server: PostgresSer
     await store.close()
 
 
+async def test_calls_that_are_cancelled_leave_the_others_alone(server: PostgresServer, schema: str, save: SaveMaker) -> None:
+    store = open_store(f"{server.url}?schema={schema}&timeout=5&application_name={schema}")
+    chance = random.Random(3)
+
+    async def write(thread: str) -> None:
+        parent = None
+        for number in range(12):
+            step = save(f"c{number}", parent, thread_id=thread)
+            saving = asyncio.create_task(store.save([step]))
+            await asyncio.sleep(chance.random() * 0.004)
+            if chance.random() < 0.6:
+                saving.cancel()
+            await asyncio.wait([saving])
+            assert await store.save([step]) == [CheckpointSaved(checkpoint_id=step.checkpoint_id)]
+            parent = step.checkpoint_id
+        assert len(await store.history(thread, 100)) == 12
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(write(f"t{number}") for number in range(8)))
+    [(connections,)] = server.command(f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}'")
+    assert connections <= 8
+    await store.close()
+
+
 async def test_a_lock_of_somebody_else_is_waited_for_but_not_for_ever(
     server: PostgresServer, schema: str, save: SaveMaker
 ) -> None:
@@ -171,6 +196,18 @@ async def test_a_user_who_may_not_is_told_why(
     await store.close()
 
 
+@pytest.mark.spec("BUG-56")
+async def test_a_user_without_rights_may_use_a_schema_that_was_made_for_it(server: PostgresServer, schema: str) -> None:
+    role = f"u{schema}"[:20]
+    server.command(f"CREATE ROLE {role} LOGIN")
+    store = open_store(server.url.replace("umbel@", f"{role}@") + f"?schema={schema}")
+    with pytest.raises(ConfigurationError, match="GRANT CREATE"):
+        await store.open()
+    server.command(f"CREATE SCHEMA {schema} AUTHORIZATION {role}")
+    await store.open()  # the store is not used before its tables are there
+    await store.close()
+
+
 async def test_a_database_that_is_not_there(server: PostgresServer) -> None:
     store = open_store(server.url.replace("/postgres", "/never"))
     with pytest.raises(ConfigurationError, match="createdb"):
@@ -199,6 +236,18 @@ async def test_a_lost_part_is_an_error_and_not_another_state(
     server.command(f"DELETE FROM {schema}.checkpoints WHERE position = 1")
     with pytest.raises(CheckpointError, match="are missing"):
         await store.load("thread")
+    await store.save([save("c1", thread_id="sound"), save("c2", "c1", thread_id="sound")])
+    assert (await store.collect(CollectGarbage(store="", keep=1))).checkpoints == 1, "the damaged one keeps nobody from it"
+    server.command(f"DELETE FROM {schema}.checkpoints")
+    with pytest.raises(CheckpointError, match="newest checkpoint is missing"):
+        await store.load("thread")
+
+
+async def test_a_url_may_name_several_hosts_of_which_one_is_down(server: PostgresServer, schema: str, save: SaveMaker) -> None:
+    several = server.url.replace("@", "@127.0.0.1:9,") + f"?schema={schema}&target_session_attrs=read-write"
+    store = open_store(several)
+    assert await store.save([save("c1")]) == [CheckpointSaved(checkpoint_id="c1")]
+    await store.close()
 
 
 @pytest.mark.case(18)

@@ -157,6 +157,25 @@ async def test_a_replica_takes_no_writes(store: Store, server: RedisServer, save
         await store.save([save("c1")])
 
 
+async def test_connections_to_a_primary_that_became_a_replica_are_given_up(
+    store: Store, server: RedisServer, save: SaveMaker, redis_server: RedisServer
+) -> None:
+    """Its name may lead to the new primary by now; connections that are there would stay with the old one."""
+
+    def connections() -> int:
+        return len(server.command("CLIENT LIST", "TYPE", "normal")) - 1
+
+    await store.save([save("c1")])
+    assert connections() == 1
+    server.command("REPLICAOF", "127.0.0.1", redis_server.port)
+    for call in (store.save([save("c2", "c1")]), store.save([save("c1", thread_id="new")])):
+        with pytest.raises(StoreUnavailable, match="primary"):
+            await call
+        async with asyncio.timeout(10):
+            while connections():
+                await asyncio.sleep(0.01)
+
+
 async def test_a_server_that_cannot_write_to_its_disk_says_so(server: RedisServer, store: Store, save: SaveMaker) -> None:
     await store.save([save("c1")])
     server.command("CONFIG SET", "save", "3600 1")
@@ -216,6 +235,13 @@ async def test_a_lost_part_is_an_error_and_not_another_state(store: Store, serve
     server.command("HDEL", states, 1)
     with pytest.raises(CheckpointError, match="part of it is missing"):
         await store.load("thread")
+    await store.save([save("c1", thread_id="sound"), save("c2", "c1", thread_id="sound")])
+    assert (await store.collect(CollectGarbage(store="", keep=1))).checkpoints == 1, "the damaged one keeps nobody from it"
+    [facts] = server.command("KEYS", f"{_key('thread').removesuffix('thread')}facts")
+    server.command("HDEL", facts, 2)
+    for call in (store.history("thread"), store.threads(ListThreads(store=""))):
+        with pytest.raises(CheckpointError, match="part of it is missing"):
+            await call
 
 
 async def test_collecting_puts_threads_back_into_the_list(store: Store, server: RedisServer, save: SaveMaker) -> None:

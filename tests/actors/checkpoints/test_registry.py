@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from umbel import Agent
 from umbel.actors.checkpoints import (
     MemoryStore,
     SqliteStore,
@@ -15,7 +16,10 @@ from umbel.actors.checkpoints import (
     registry,
     resolve_url,
 )  # fmt: skip
+from umbel.actors.checkpoints.url import StoreUrl, shown
+from umbel.actors.threads import missing
 from umbel.protocol.errors import ConfigurationError, MissingExtra
+from umbel.testing import ScriptedModel, text
 
 
 @pytest.mark.spec("OURS-21", "MEM-25")
@@ -36,6 +40,7 @@ def test_paths_are_relative_absolute_or_at_home(tmp_path: Path, monkeypatch: pyt
     assert resolve_url("memory://name") == "memory://name"
 
 
+@pytest.mark.spec("MEM-25", "MEM-26", "BUG-50")
 @pytest.mark.parametrize(
     ("url", "message"),
     [
@@ -66,6 +71,75 @@ def test_paths_are_relative_absolute_or_at_home(tmp_path: Path, monkeypatch: pyt
 def test_a_wrong_url_says_what_is_right(url: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         open_store(url)
+    with pytest.raises(ConfigurationError, match=message):  # before any run
+        Agent(ScriptedModel([text("never")]), checkpointer=url)
+
+
+@pytest.mark.spec("BUG-67")
+@pytest.mark.parametrize(("url", "module", "extra"), [("postgresql://h/d", "psycopg", "postgres"), ("s3://b", "boto3", "s3")])
+def test_a_missing_driver_is_found_when_the_agent_is_made(
+    url: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = (".checkpoints.postgres_", ".checkpoints.s3_")
+    for name in [name for name in sys.modules if name.startswith("umbel.") and any(store in name for store in stores)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtra, match=rf"pip install 'umbel\[{extra}\]'"):
+        Agent(ScriptedModel([text("never")]), checkpointer=url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "reddis://ann:s3cret@host:6379/0",
+        "ann:s3cret@host:6379/0",
+        "sqlite://ann:s3cret@host/x",
+        "redis://ann:a/s3cret@host",
+        "redis://ann:6379/s3cret@host",
+        "redis://ann:a?s3cret@host",
+        "redis://ann:a#s3cret@host",
+        "redis://ann:a:s3cret",
+        "redis://ann:x://s3cret@host?colour=red",
+        "postgresql://ann:a/s3cret@host/db",
+        "postgresql://ann:a?s3cret@host/db",
+        "postgresql://ann:a%s3cret@host/db",
+        "s3://key:s3cret@bucket",
+        "s3://key:a/s3cret@bucket",
+    ],
+)
+def test_a_wrong_url_is_refused_without_showing_its_password(url: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        open_store(url)
+    assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "people_see"),
+    [
+        ("redis://ann:s3cret@host:6379/0", "redis://***@host:6379/0"),
+        ("postgresql://ann:s3c@ret@one,two:5433/db", "postgresql://***@one,two:5433/db"),
+        ("redis://host?prefix=a:", "redis://host?prefix=a:"),
+        ("sqlite:////home/ann@work/x.db", "sqlite:////home/ann@work/x.db"),
+        ("memory://", "memory://"),
+    ],
+)
+def test_people_see_a_url_without_credentials(url: str, people_see: str) -> None:
+    assert shown(url) == people_see
+    assert people_see in missing(url, "t-1").message
+
+
+@pytest.mark.parametrize(
+    ("place", "hosts"),
+    [
+        ("ann:pw@host/db", "host:5432/db"),
+        ("host:1", "host:1"),
+        ("", "localhost:5432"),
+        ("ann@one,two:5433/db", "one:5432,two:5433/db"),
+        ("[::1]:7/0", "[::1]:7/0"),
+    ],
+)
+def test_a_place_may_name_several_hosts(place: str, hosts: str) -> None:
+    assert StoreUrl.parse(f"postgresql://{place}").server(5432) == hosts
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
 from uuid import uuid4
 
 import pytest
@@ -14,6 +16,8 @@ from botocore.exceptions import ClientError
 
 from umbel.actors.checkpoints import Store, open_store
 from umbel.actors.checkpoints.s3_client import explain
+from umbel.actors.checkpoints.s3_head import Head
+from umbel.actors.checkpoints.s3_store import S3Store
 from umbel.actors.checkpoints.static_parts import MARK
 from umbel.protocol.commands import CheckpointSaved
 from umbel.protocol.errors import CheckpointConflict, CheckpointError, ConfigurationError, StoreUnavailable
@@ -82,6 +86,8 @@ async def test_a_lost_or_damaged_object_is_an_error_and_not_another_state(
     client.delete_object(Bucket="umbel", Key=next(key for key in keys if key != head))
     with pytest.raises(CheckpointError, match="objects are missing"):
         await store.load("thread")
+    await store.save([save("c1", thread_id="sound"), save("c2", "c1", thread_id="sound")])
+    assert (await store.collect(CollectGarbage(store="", keep=1))).checkpoints == 1, "the damaged one keeps nobody from it"
     client.put_object(Bucket="umbel", Key=head, Body=b'{"version":1}')
     with pytest.raises(CheckpointError, match="is damaged"):
         await store.load("thread")
@@ -149,6 +155,75 @@ async def test_no_text_is_lost_to_a_collector_that_runs_while_threads_begin_and_
         await store.delete(thread)
     ended.set()
     await collector
+
+
+def before_each_replacement(store: Store, monkeypatch: pytest.MonkeyPatch, happens: list[Callable[[], object]]) -> None:
+    """Let the first of ``happens`` take place between a head that was read and the one that takes its place, once each."""
+    assert isinstance(store, S3Store)
+    client = store._threads.client
+    replace = client.replace
+
+    def late(key: str, body: bytes, etag: str | None) -> bool:
+        if key.endswith("/head") and happens:
+            happens.pop(0)()
+        return replace(key, body, etag)
+
+    monkeypatch.setattr(client, "replace", late)
+
+
+async def test_a_collector_that_a_run_overtakes_deletes_nothing_of_its_thread(
+    store: Store, s3_server: S3Server, prefix: str, save: SaveMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.save([save("c1"), save("c2", "c1", kind="delta"), save("c3", "c2", kind="delta")])
+    whole = (await store.load("thread")).state
+    other = open_store(f"s3://umbel/{prefix}?endpoint={s3_server.endpoint}")
+    take = TakeLease(store="", thread_id="thread", owner="run", seconds=600)
+    before_each_replacement(store, monkeypatch, [lambda: asyncio.run(other.lease(take))])
+    freed = await store.collect(CollectGarbage(store="", keep=1))
+    assert freed.checkpoints == 0
+    assert (await store.load("thread")).state == whole
+    assert [stored.checkpoint_id for stored in await store.history("thread")] == ["c3", "c2", "c1"]
+    await other.close()
+
+
+async def test_a_history_that_a_collector_folds_meanwhile_is_read_again(
+    store: Store, s3_server: S3Server, prefix: str, save: SaveMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.save([save("c1"), save("c2", "c1"), save("c3", "c2")])
+    other = open_store(f"s3://umbel/{prefix}?endpoint={s3_server.endpoint}")
+    assert isinstance(store, S3Store)
+    head, folds = store._threads.head, [CollectGarbage(store="", keep=2)]
+
+    def early(thread_id: str) -> tuple[Head, str | None, float]:
+        found = head(thread_id)
+        while folds:
+            asyncio.run(other.collect(folds.pop()))
+        return found
+
+    monkeypatch.setattr(store._threads, "head", early)
+    assert [stored.checkpoint_id for stored in await store.history("thread")] == ["c3", "c2"]
+    await other.close()
+
+
+async def test_a_write_that_is_under_way_ends_before_the_store_closes_and_nothing_connects_again(
+    store: Store, save: SaveMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(store, S3Store)
+    await store.open()
+    client, begun = store._threads.client, threading.Event()
+    put = client.put
+
+    def slow(key: str, body: bytes) -> None:
+        begun.set()
+        time.sleep(0.2)
+        put(key, body)
+
+    monkeypatch.setattr(client, "put", slow)
+    writing = asyncio.create_task(store.save([save("c1")]))
+    await asyncio.to_thread(begun.wait)
+    await store.close()
+    assert await writing == [CheckpointSaved(checkpoint_id="c1")]
+    assert client._client is None
 
 
 @pytest.mark.parametrize(

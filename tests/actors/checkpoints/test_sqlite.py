@@ -12,6 +12,7 @@ import pytest
 
 from umbel.actors.checkpoints import SqliteStore
 from umbel.protocol.errors import CheckpointError, ConfigurationError, SchemaVersionError, StoreUnavailable
+from umbel.protocol.storage import CollectGarbage
 
 from .conftest import SaveMaker, Start
 
@@ -124,6 +125,9 @@ async def test_a_missing_part_of_a_chain_is_an_error(path: Path, save: SaveMaker
 
     with pytest.raises(CheckpointError, match="1 of the checkpoints it builds on are missing"):
         await store.load("thread")
+    await store.save([save("c1", thread_id="sound"), save("c2", "c1", thread_id="sound")])
+    freed = await store.collect(CollectGarbage(store="", keep=1))
+    assert freed.checkpoints == 1, "the damaged one keeps nobody from it"
     await store.close()
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from umbel import Agent, Message, ModelResponse, Runtime, ToolContext, tool
 from umbel.actors.builtin_tools import CATALOGUE_NOTE
 from umbel.errors import NotPaused
+from umbel.termination import NoToolCalls, TextMention
 from umbel.testing import ScriptedModel, text, tool_call, validate_history
 
 
@@ -34,6 +35,17 @@ async def until(condition: Any) -> None:
     async with asyncio.timeout(20):
         while not condition():
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.spec("BUG-28", "BUG-29")
+async def test_what_an_earlier_turn_said_ends_no_later_one(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"checkpointer": f"sqlite:///{tmp_path}/t.db", "completion_mode": "explicit"}
+    condition = TextMention("one") | NoToolCalls()
+    with Runtime(inline=True):
+        agents = [Agent(ScriptedModel([text(word)]), termination=condition, **settings) for word in ("one", "two")]
+        results = [await agent.arun("go", thread_id="t") for agent in agents]
+    assert [(result.message, result.metrics.iterations) for result in results] == [("one", 1), ("two", 1)]
+    assert [result.stop_reason for result in results] == ["complete", "no_tools"]
 
 
 @pytest.mark.spec("OURS-5", "OURS-15", "API-37")

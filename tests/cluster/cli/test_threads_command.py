@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ import pytest
 from typer.testing import Result
 
 from umbel import Agent, AgentState, Message, Runtime, ToolContext, ToolResult, tool
-from umbel.actors.checkpoints import CheckpointerActor
+from umbel.actors.checkpoints import CheckpointerActor, MemoryStore, registry
 from umbel.actors.threads import Threads
 from umbel.cluster.cli import threads as commands
+from umbel.cluster.cli.thread_files import export_threads
 from umbel.cluster.cli.thread_store import read_duration
 from umbel.cluster.cli.thread_views import printable, size
-from umbel.errors import ConfigurationError
+from umbel.errors import CheckpointNotFound, ConfigurationError
 from umbel.protocol.storage import JournalEntry, TakeLease
 from umbel.testing import ScriptedModel, text, tool_call
 
@@ -220,6 +222,37 @@ def test_what_is_exported_can_be_chosen(threads: Umbel, url: str) -> None:
     assert [json.loads(line)["thread_id"] for line in lines] == ["b", "a/1"]
     for wrong in (("b", "--prefix", "a"), ("--json",)):
         assert threads("export", *wrong).exit_code == 2
+
+
+async def test_a_thread_that_is_deleted_while_others_are_exported_is_passed_over() -> None:
+    checkpointer = CheckpointerActor()
+    store = Threads("memory://", checkpointer.answer)
+    for name in "ab":
+        await store.write(name, AgentState())
+
+    async def named() -> AsyncIterator[str]:
+        for name in "ab":
+            yield name
+            await store.delete("b")
+
+    out = io.StringIO()
+    assert await export_threads(store, named(), out, listed=True) == 1
+    with pytest.raises(CheckpointNotFound, match="'b'"):
+        await export_threads(store, named(), out)
+    assert [json.loads(line)["thread_id"] for line in out.getvalue().splitlines()] == ["a", "a"]
+    await checkpointer.close()
+
+
+def test_credentials_of_a_store_are_not_shown(umbel: Umbel, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Empty(MemoryStore):
+        @classmethod
+        def from_url(cls, url: str) -> MemoryStore:
+            return cls()
+
+    monkeypatch.setattr(registry, "_FACTORIES", {**registry._FACTORIES, "far": Empty.from_url})
+    for command in (("list",), ("show", "t"), ("rm", "t", "--yes")):
+        shown = umbel("threads", *command, "--store", "far://ann:s3cret@host:1/db")
+        assert "s3cret" not in shown.output and "far://***@host:1/db" in shown.output, shown.output
 
 
 def test_a_file_is_there_once_it_is_complete(threads: Umbel, url: str, workplace: Path) -> None:

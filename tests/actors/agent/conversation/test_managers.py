@@ -138,7 +138,7 @@ class TestSlidingWindow:
         assert SlidingWindow(3).apply(messages) == [*messages[:2], messages[-1]]
         assert SlidingWindow(4).apply(messages) == [*messages[:2], *messages[-4:]]
 
-    @pytest.mark.spec("MEM-4")
+    @pytest.mark.spec("MEM-4", "BUG-53")
     def test_the_request_is_the_one_that_opened_this_turn(self) -> None:
         messages = [*work(1), Message.assistant("answer"), Message.user("second"), *turn(8), *turn(9)]
         assert texts(SlidingWindow(2).apply(messages))[:2] == ["system", "second"]

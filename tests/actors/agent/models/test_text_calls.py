@@ -119,7 +119,7 @@ def test_end_tokens_may_follow(written: str, end: str) -> None:
     assert named(leaked(written, markup(written, ("weather", PARIS)) + end)) == [("weather", PARIS)]
 
 
-@pytest.mark.spec("LOOP-55", "LOOP-56")
+@pytest.mark.spec("LOOP-55", "LOOP-56", "BUG-15")
 @each
 @pytest.mark.parametrize("behind", [" is how a call looks.", "\n```", "`", "\n\nDone!"])
 def test_what_stands_in_prose_is_not_run(written: str, behind: str) -> None:
