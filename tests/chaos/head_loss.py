@@ -1,6 +1,6 @@
 """A Ray cluster whose head dies and is started again, while a run goes on. Run by ``test_head.py`` in a process of its own.
 
-python head_loss.py FOLDER
+python -m tests.chaos.head_loss FOLDER
 
 The head keeps its tables in RocksDB. It runs in a PID namespace of its own: then it can be killed whole, and ``ray start
 --head`` does not refuse because it finds the processes of the other node. That node, with another loopback address, hosts the

@@ -25,7 +25,7 @@ def has_namespaces() -> bool:
     not has_namespaces(), reason="unshare --pid --mount-proc is not allowed here (it takes root, or CAP_SYS_ADMIN)"
 )
 async def test_a_run_goes_on_while_the_head_is_away(tmp_path: Path) -> None:
-    found = await play("head_loss.py", str(tmp_path))
+    found = await play("head_loss", tmp_path)
     assert found["headless"], "the run made progress while there was no head"
     assert found["first"] == "done", "and came to its end after the head was back"
     assert found["second"] == "done", "as did a run that began then"
