@@ -87,6 +87,7 @@ class Killer:
             self._timeline.add(f"SIGKILL {await asyncio.to_thread(self._more[role])} at {rows} rows")
             self.killed[role] += 1
             return
+        self._timeline.add(f"looks for a {role}")
         while True:
             for name, pid in await self._processes(role):
                 try:
@@ -101,7 +102,8 @@ class Killer:
     async def _processes(self, role: str) -> Sequence[tuple[str, int]]:
         try:
             reports = await asyncio.to_thread(self._backend.reports)
-        except RayError:  # one is being restarted
+        except RayError as error:  # one is being restarted
+            self._timeline.add(f"finds none: {type(error).__name__}")
             return ()
         actor = "tools" if role == "worker" else role
         actors = [(name, report["pid"]) for name, report in reports.items() if name.startswith(f"{actor}/")]

@@ -140,3 +140,4 @@ class Scenario:
         invariants.nothing_final_happens_twice(effects)
         invariants.nothing_happens_after_its_record(effects, self.witness, told=self.told)
         invariants.unknown_outcomes_are_reported(effects, self.witness)
+        invariants.nothing_told_is_taken_back(self.witness)
