@@ -17,12 +17,12 @@ from typing import Any
 
 os.environ |= {"UMBEL_HOME": sys.argv[1]}
 
-from umbel import Runtime, Topology  # noqa: E402 - the environment comes first
+from umbel import Runtime, Topology
 
-from ..actors.checkpoints.redis_server import RedisServer  # noqa: E402
-from .killer import ROLES  # noqa: E402
-from .scenario import Scenario  # noqa: E402
-from .work_nodes import RESOURCE, WorkNodes, cluster_here  # noqa: E402
+from ..actors.checkpoints.redis_server import RedisServer
+from .killer import ROLES
+from .scenario import Scenario
+from .work_nodes import RESOURCE, WorkNodes, cluster_here
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 

@@ -91,4 +91,3 @@ def family(node: Any) -> list[psutil.Process]:
     """A node's processes."""
     raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
     return [raylet, *raylet.children(recursive=True)]
-
