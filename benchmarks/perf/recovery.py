@@ -166,9 +166,9 @@ def sweep(victims: list[str], phases: list[str], repeat: int) -> dict[tuple[str,
         with Runtime(topology=shape).start() as runtime:
             found |= rounds(runtime, processes, phases, repeat, None)
     if "node" in victims:
-        with cluster() as (address, nodes):
-            with Runtime(address=address, topology=shape.model_copy(update={"resources": {RESOURCE: 1}})).start() as runtime:
-                found |= rounds(runtime, ["node"], phases, repeat, nodes)
+        beside = shape.model_copy(update={"resources": {RESOURCE: 1}})
+        with cluster() as (address, nodes), Runtime(address=address, topology=beside).start() as runtime:
+            found |= rounds(runtime, ["node"], phases, repeat, nodes)
     say("")
     return found
 

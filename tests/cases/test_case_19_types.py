@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from umbel import Agent, Hook, Runtime
-from umbel.errors import UmbelError
+from umbel.errors import NotStorable
 from umbel.testing import ScriptedModel, text
 
 pytestmark = pytest.mark.case(19)
@@ -42,12 +42,14 @@ async def test_a_value_that_would_change_is_refused(tmp_path: Path, way: str, va
     async with Runtime(inline=True) as runtime:
         plain = Agent(ScriptedModel([text("ok")]), checkpointer=agent.config.checkpointer)
         await plain.arun("go", thread_id="t", runtime=runtime)
-        with pytest.raises((UmbelError, ValueError, TypeError)) as raised:
-            if way == "update_state":
-                await agent.update_state("t", metadata=note, runtime=runtime)
-            else:
-                given = note if way == "metadata of a run" else {}
-                await agent.arun("go", thread_id="t", metadata=given, runtime=runtime)
-        assert "a.b[1]" in str(raised.value)
+        given = note if way == "metadata of a run" else {}
+        call: Any = (
+            agent.update_state("t", metadata=note, runtime=runtime)
+            if way == "update_state"
+            else agent.arun("go", thread_id="t", metadata=given, runtime=runtime)
+        )
+        with pytest.raises(NotStorable) as raised:
+            await call
+        assert "a.b[1]" in raised.value.message
         state = await plain.get_state("t", runtime=runtime)
         assert "a" not in state.metadata
