@@ -27,8 +27,9 @@ from .work_nodes import RESOURCE, WorkNodes, cluster_here
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
-def main(folder: Path, redis: str, runs: int, kills: int, seed: int, deadline: float, *roles: str) -> dict[str, Any]:
+def main(folder: Path, redis: str, numbers: list[int], roles: list[str]) -> dict[str, Any]:
     """Start the cluster and the store, play, and end everything."""
+    runs, kills, seed, deadline = numbers
     server = RedisServer(redis, folder / "redis", *DURABLE).start()
     try:
         with cluster_here() as cluster:
@@ -57,5 +58,5 @@ def main(folder: Path, redis: str, runs: int, kills: int, seed: int, deadline: f
 if __name__ == "__main__":
     where, program, *numbers = sys.argv[1:7]
     with contextlib.redirect_stdout(sys.stderr):
-        found = main(Path(where), program, *map(int, numbers), *sys.argv[7:])
+        found = main(Path(where), program, [int(number) for number in numbers], sys.argv[7:])
     print(json.dumps(found), flush=True)  # noqa: T201 - the answer to who ran this

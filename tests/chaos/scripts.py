@@ -31,8 +31,9 @@ async def play(script: str, *arguments: object, seconds: float = 240.0) -> dict[
         async with asyncio.timeout(seconds):
             said, complaints = await process.communicate()
     except TimeoutError:
-        for one in [*psutil.Process(process.pid).children(recursive=True), process]:
-            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+        script_process = psutil.Process(process.pid)
+        for one in [*script_process.children(recursive=True), script_process]:
+            with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
         await process.wait()
         pytest.fail(f"{' '.join(command)}: somebody waits for ever")
