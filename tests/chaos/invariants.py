@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,6 +74,18 @@ def nothing_final_happens_twice(effects: Effects) -> None:
     for call, rows in effects.by_call().items():
         begun = [row for row in rows if row.phase == "begun"]
         assert rows[0].idempotent or len(begun) == 1, f"call {call} was executed {len(begun)} times: {begun}"
+
+
+def no_task_has_more_effects_than_it_asks_for(effects: Effects, asked: Mapping[str, int]) -> None:
+    """Nor is a call that must not be repeated made anew by another run of its task.
+
+    Args:
+        effects: what happened.
+        asked: how often a task asks for each tool.
+    """
+    begun = Counter((row.task, row.tool) for row in effects.rows if row.phase == "begun" and not row.idempotent)
+    more = {effect: count for effect, count in begun.items() if count > asked[effect[1]]}
+    assert not more, f"executed more often than asked for: {more}"
 
 
 def nothing_happens_after_its_record(effects: Effects, witness: Witness, *, told: bool) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,6 +139,8 @@ class Scenario:
         invariants.streams_are_gapless(self.witness)
         invariants.no_run_is_lost(self.witness)
         invariants.nothing_final_happens_twice(effects)
+        asked = Counter(call.name for reply in SCRIPT for call in reply.message.tool_calls)
+        invariants.no_task_has_more_effects_than_it_asks_for(effects, asked)
         invariants.nothing_happens_after_its_record(effects, self.witness, told=self.told)
         invariants.unknown_outcomes_are_reported(effects, self.witness)
         invariants.nothing_told_is_taken_back(self.witness)

@@ -58,6 +58,7 @@ class World:
             "streams": lambda: invariants.streams_are_gapless(witness),
             "lost": lambda: invariants.no_run_is_lost(witness),
             "twice": lambda: invariants.nothing_final_happens_twice(self.effects),
+            "asked": lambda: invariants.no_task_has_more_effects_than_it_asks_for(self.effects, {"x": 2}),
             "told": lambda: invariants.nothing_happens_after_its_record(self.effects, witness, told=True),
             "stored": lambda: invariants.nothing_happens_after_its_record(self.effects, witness, told=False),
             "unknown": lambda: invariants.unknown_outcomes_are_reported(self.effects, witness),
@@ -75,7 +76,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-@pytest.mark.parametrize("rule", ["results", "streams", "lost", "twice", "told", "stored", "unknown", "taken back"])
+@pytest.mark.parametrize("rule", ["results", "streams", "lost", "twice", "asked", "told", "stored", "unknown", "taken back"])
 def test_a_world_in_order_passes(world: World, rule: str) -> None:
     world.check(rule)
 
@@ -90,6 +91,7 @@ BROKEN: list[tuple[str, str, Callable[[World], object]]] = [
     ("lost", "1 runs were lost", lambda world: world.events.pop()),
     ("twice", "executed 2 times", lambda world: world.effects.rows.append(row("begun", "pay", 9))),
     ("twice", "executed 2 times", lambda world: world.effects.rows.append(row("begun", "lost", 9))),
+    ("asked", "more often", lambda world: world.effects.rows.append(row("begun", "another run's", 9))),
     ("told", "told: 5", lambda world: world.effects.rows.append(row("begun", "read", 6, idempotent=True))),
     ("stored", "stored: 9", lambda world: world.effects.rows.append(row("begun", "read", 10, idempotent=True))),
     ("unknown", "nobody heard", lambda world: world.events.pop(2)),
