@@ -23,7 +23,7 @@ from ..frames import Caller, Channel
 from ..tools.context import enter as enter_tool
 from .loop import run_turn
 from .pause import listed
-from .run import Peers, Run
+from .run import LONG_CONVERSATION, Peers, Run
 from .thread import read
 
 FORGET_BATCH = 64
@@ -170,11 +170,11 @@ class SupervisorActor:
                 await run.lease.give_back()
             del self._runs[request.run_id]  # a resumed run has the id that it began with
 
-    def _forget(self, channel: Channel, run_id: str) -> None:
-        """Tell an agent actor, a batch at a time, which conversations it may drop."""
+    def _forget(self, channel: Channel, run_id: str, messages: int) -> None:
+        """Tell an agent actor, a batch at a time, which conversations it may drop; a long one is not kept waiting."""
         over = self._over.setdefault(channel, [])
         over.append(run_id)
-        if len(over) >= FORGET_BATCH:
+        if len(over) >= FORGET_BATCH or messages > LONG_CONVERSATION:
             channel.send(ForgetRuns(run_ids=tuple(over)))
             del self._over[channel]
 

@@ -24,6 +24,7 @@ from ..frames import Caller, Channel
 from ..tools.builtin.discovery import activated
 
 _random = random.Random()  # its own, so that nobody who calls seed() makes call ids repeat
+LONG_CONVERSATION = 100  # messages
 
 
 class Peers(Protocol):
@@ -57,6 +58,7 @@ class Memo:
         open_iteration: the one whose end the hooks have not been told.
         backlog: saves on their way in the background.
         unsure: a save, and the baseline after it, that was cut off by a stop: it may or may not be stored.
+        call_ids: of a long conversation's calls.
     """
 
     nudged: bool = False
@@ -75,6 +77,7 @@ class Memo:
     open_iteration: int | None = None
     backlog: Any = None
     unsure: Any = None
+    call_ids: set[str] | None = None
 
 
 class Run:
@@ -142,7 +145,7 @@ class Run:
         agent: Any,
         caller: Caller,
         peers: Peers,
-        forget: Callable[[Channel, str], None],
+        forget: Callable[[Channel, str, int], None],
         task: asyncio.Task[Any] | None,
     ) -> None:
         self.request = request
@@ -319,7 +322,7 @@ class Run:
     def forget(self) -> None:
         """The agent actor may drop the conversation."""
         if self.agent_channel is not None:
-            self._forget(self.agent_channel, self.id)
+            self._forget(self.agent_channel, self.id, self.sent)
 
     def drop_held(self) -> None:
         """Streamed chunks that were held belong to a reply that does not count."""
@@ -351,7 +354,11 @@ class Run:
         message = response.message
         if not message.tool_calls:
             return message
-        taken = {call.id for earlier in self.state.messages for call in earlier.tool_calls}
+        taken = self._memo.call_ids if self._memo is not None else None
+        if taken is None:
+            taken = {call.id for earlier in self.state.messages for call in earlier.tool_calls}
+            if len(self.state.messages) > LONG_CONVERSATION:  # looked through once
+                self.memo.call_ids = taken
         calls = tuple([_unique(call, taken) for call in message.tool_calls])
         same = all(map(is_, calls, message.tool_calls))
         return message if same else message.evolve(tool_calls=calls)

@@ -1,4 +1,4 @@
-"""What a death costs: every kind of process, killed at every phase of a durable run.
+"""What a death costs: every kind of process, and a whole node, killed at every phase of a durable run.
 
 python benchmarks/perf/recovery.py [--repeat 5] [--victims agent,supervisor] [--phases think,execute] [--json] [--check]
 
@@ -6,6 +6,9 @@ A run is held at a phase (a model call, a tool's body, the end of an iteration, 
 killed with SIGKILL, and the run goes on. Measured, median of the repetitions: seconds from the kill to the run's next event
 (``recovery``) and to its end (``end``); model calls and tokens beyond those of an undisturbed run; side effects that were
 repeated although they must not be; events that the caller lost or got twice; how runs ended.
+
+The victim ``node`` is a Ray node with all four actors on it. It is lost with the health-check settings that the README gives
+for clusters; another node has room for the actors, and the checkpoints are on a disk that survives.
 """
 
 from __future__ import annotations
@@ -27,13 +30,14 @@ from pathlib import Path
 from typing import Any
 
 from _faults import MODEL_CALLS, POLL_SECONDS, make_agent, marks
+from _nodes import RESOURCE, Nodes, cluster
 from _report import Bar, circumstances, console, one_line, plain_table, say, verdict
 
-VICTIMS = ("none", "agent", "tools", "worker", "checkpointer", "supervisor")
+VICTIMS = ("none", "agent", "tools", "worker", "checkpointer", "supervisor", "node")
 PHASES = ("think", "execute", "reflect", "checkpoint")
 PATIENCE = 120.0
-BAR_SECONDS = 3.0
-BARRED = ("agent", "tools", "worker", "supervisor")
+# Median seconds to the next event. Of the checkpointer nobody waits for most of the time, of a node the loss must be noticed.
+BARS = {"agent": 3.0, "tools": 3.0, "worker": 3.0, "checkpointer": 3.0, "supervisor": 3.0, "node": 10.0}
 Figures = dict[str, Any]
 
 
@@ -54,10 +58,12 @@ class Repetition:
         victim: whose process is killed; ``none`` only holds the run, for comparison.
         phase: when.
         folder: for marks and the store.
+        nodes: among which ``node`` is, where it is the victim.
     """
 
-    def __init__(self, runtime: Any, victim: str, phase: str, folder: Path) -> None:
+    def __init__(self, runtime: Any, victim: str, phase: str, folder: Path, nodes: Nodes | None) -> None:
         self.runtime = runtime
+        self.nodes = nodes
         self.victim = victim
         self.phase = phase
         self.folder = folder
@@ -124,6 +130,8 @@ class Repetition:
         self.killed_at = time.monotonic()
         if self.victim == "worker":
             os.kill(marks(self.folder, "held")[0]["pid"], signal.SIGKILL)
+        elif self.nodes is not None:
+            self.nodes.lose(pids["supervisor/default/0"])
         elif self.victim != "none":
             os.kill(pids[f"{self.victim}/default/0"], signal.SIGKILL)
         (self.folder / "killed").touch()
@@ -152,24 +160,42 @@ def sweep(victims: list[str], phases: list[str], repeat: int) -> dict[tuple[str,
     """Every victim at every phase, in turns, so that a busy moment of the machine spoils no figure alone."""
     from umbel import Runtime, Topology
 
+    found: dict[tuple[str, str], list[Figures]] = {}
+    shape = Topology(max_restarts=1_000_000)
+    if processes := [victim for victim in victims if victim != "node"]:
+        with Runtime(topology=shape).start() as runtime:
+            found |= rounds(runtime, processes, phases, repeat, None)
+    if "node" in victims:
+        beside = shape.model_copy(update={"resources": {RESOURCE: 1}})
+        with cluster() as (address, nodes), Runtime(address=address, topology=beside).start() as runtime:
+            found |= rounds(runtime, ["node"], phases, repeat, nodes)
+    say("")
+    return found
+
+
+def rounds(
+    runtime: Any, victims: list[str], phases: list[str], repeat: int, nodes: Nodes | None
+) -> dict[tuple[str, str], list[Figures]]:
+    """The sweep on one runtime."""
     cells = [(victim, phase) for victim in victims for phase in phases if victim != "worker" or phase == "execute"]
     found: dict[tuple[str, str], list[Figures]] = {cell: [] for cell in cells}
-    with Runtime(topology=Topology(max_restarts=1_000_000)).start() as runtime, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         for number in range(repeat):
             for victim, phase in cells:
                 say(f"{victim} at {phase}, {number + 1} of {repeat}")
                 place = Path(folder) / f"{victim}-{phase}-{number}"
                 place.mkdir()
-                found[victim, phase].append(runtime.run_sync(one(runtime, victim, phase, place)))
-    say("")
+                found[victim, phase].append(runtime.run_sync(one(runtime, victim, phase, place, nodes)))
+                if nodes is not None:
+                    nodes.join()
     return found
 
 
-async def one(runtime: Any, victim: str, phase: str, folder: Path) -> Figures:
+async def one(runtime: Any, victim: str, phase: str, folder: Path, nodes: Nodes | None) -> Figures:
     """One repetition on a runtime whose actors are all there."""
     await runtime.ready(PATIENCE)
     async with asyncio.timeout(PATIENCE):
-        return await Repetition(runtime, victim, phase, folder).measure()
+        return await Repetition(runtime, victim, phase, folder, nodes).measure()
 
 
 def median(figures: list[Figures], name: str) -> float | None:
@@ -198,10 +224,10 @@ def summarise(found: dict[tuple[str, str], list[Figures]]) -> list[Figures]:
 
 def bars(records: list[Figures]) -> Iterator[Bar]:
     """Median recovery of what is restarted or replaced; nothing repeated, nothing lost, every run complete."""
-    for victim in BARRED:
+    for victim, limit in BARS.items():
         times = [each["recovery_s"] for each in records if each["victim"] == victim and each["recovery_s"] is not None]
         value = statistics.median(times) if times else None
-        yield Bar(f"{victim}: median seconds from the kill to the next event", value, BAR_SECONDS, at_least=False)
+        yield Bar(f"{victim}: median seconds from the kill to the next event", value, limit, at_least=False)
     killed = [each for each in records if each["victim"] != "none"]
     yield Bar("side effects repeated", max((each["repeated_effects"] for each in killed), default=None), 0, at_least=False)
     yield Bar("events lost or doubled", max((each["wrong_events"] for each in killed), default=None), 0, at_least=False)
@@ -224,7 +250,7 @@ def table(records: list[Figures]) -> Any:
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description="What the death of a process costs a durable run: every kind of process, at every phase.",
+        description="What the death of a process or a node costs a durable run: every kind, at every phase.",
         epilog="example: recovery.py --victims supervisor --phases think,execute --repeat 3",
     )
     parser.add_argument("--repeat", type=int, default=5, help="repetitions, of which the median counts (%(default)s)")

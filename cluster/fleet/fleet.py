@@ -28,7 +28,8 @@ class Fleet:
     """Runs one agent (or pattern) over many tasks.
 
     A bounded number is in flight; tasks are read and results written as streams, so memory stays flat for any number of
-    tasks. A task that fails harms no other. Tasks are run at least once: one that is retried or resumed starts again.
+    tasks. A task that fails harms no other. Tasks are run at least once: one that is retried without a thread (see
+    ``threads``) starts again, and so does one of a fleet that is resumed.
 
     Args:
         agent: an ``Agent``, a pattern, or anything with its ``arun``.
@@ -40,8 +41,9 @@ class Fleet:
             other suspect runs; a task that is lost then, too, ends ``quarantined``, and the fleet goes on.
         timeout: seconds that one attempt may take.
         runtime: where to run; by default the current runtime, started on first use.
-        threads: with a checkpointer, the prefix of a thread for each task (``"<threads>/<task id>"``, ``#2`` for a second
-            attempt); None runs without threads.
+        threads: with a checkpointer, the prefix of a thread for each task (``"<threads>/<task id>"``); None runs without
+            threads. Another attempt goes on with the turn that was cut off, so that what was done is not done again; where
+            nothing can go on it begins anew on a thread of its own (``#2`` for a second attempt).
         backoff: waits between attempts.
 
     Raises:

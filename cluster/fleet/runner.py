@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ...protocol.errors import DeadlineExceeded, UmbelError
+from ...protocol.errors import DeadlineExceeded, NotPaused, UmbelError
 from ...protocol.results import Metrics
 from .ledger import Ledger, id_hash
 from .progress import RateMeter, Reporter, Snapshot
@@ -231,16 +232,16 @@ class FleetRun:
         return self._judge(attempts, outcome)
 
     async def _call(self, attempts: Attempts, timeout: float | None) -> Any:
+        """One attempt. One that has a thread goes on with the turn that the last one began, so that no effect is repeated."""
         task, threads = attempts.task, self._settings.threads
+        given = {"metadata": {"task_id": task.id, **task.metadata}, "timeout": timeout, **self._settings.options}
+        continue_turn: Callable[..., Awaitable[Any]] | None = getattr(self._agent, "continue_turn", None)
+        if attempts.thread is not None and continue_turn is not None:
+            with contextlib.suppress(NotPaused):  # nothing of it was stored, or it came to an end
+                return await continue_turn(attempts.thread, **given)
+        attempts.begin(None if threads is None else _thread(threads, attempts))
         run: Callable[..., Awaitable[Any]] = self._agent.arun
-        return await run(
-            task.prompt,
-            thread_id=None if threads is None else _thread(threads, attempts),
-            metadata={"task_id": task.id, **task.metadata},
-            timeout=timeout,
-            full=False,
-            **self._settings.options,
-        )
+        return await run(task.prompt, thread_id=attempts.thread, full=False, **given)
 
     def _judge(self, attempts: Attempts, outcome: Any) -> tuple[TaskResult, Any]:
         reason, error = getattr(outcome, "stop_reason", None), getattr(outcome, "error", None)

@@ -51,6 +51,8 @@ class Attempts:
         losses: attempts during which an actor died that the task depended on.
         alone: the last attempt was made while no other suspect ran (see ``quarantine.py``).
         verdicts: how many tasks were in quarantine when this one was lost the last time.
+        thread: that the last attempt had; the next one goes on with its turn, whose counters go on, too.
+        earlier_tokens, earlier_cost_usd: of attempts on other threads.
     """
 
     task: Task
@@ -62,13 +64,22 @@ class Attempts:
     verdicts: int = 0
     tokens: int = 0
     cost_usd: float | None = None
+    thread: str | None = None
+    earlier_tokens: int = 0
+    earlier_cost_usd: float | None = None
+
+    def begin(self, thread: str | None) -> None:
+        """The next attempt begins anew, on ``thread``."""
+        self.thread, self.earlier_tokens, self.earlier_cost_usd = thread, self.tokens, self.cost_usd
 
     def add(self, metrics: Any) -> None:
-        """Count what one attempt cost."""
-        self.tokens += int(getattr(metrics, "total_tokens", 0) or 0)
+        """Count what the attempts on the thread have cost so far; None says nothing."""
+        if metrics is None:
+            return
+        self.tokens = self.earlier_tokens + int(getattr(metrics, "total_tokens", 0) or 0)
         cost = getattr(metrics, "cost_usd", None)
         if cost is not None:
-            self.cost_usd = (self.cost_usd or 0.0) + cost
+            self.cost_usd = (self.earlier_cost_usd or 0.0) + cost
 
     def result(self, status: Status, **fields: Any) -> TaskResult:
         """The task's line, as of now."""

@@ -7,7 +7,7 @@ import os
 import sqlite3
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -299,3 +299,30 @@ async def test_a_run_that_kills_its_supervisor_is_given_up(
         with pytest.raises(RunLost, match="continue_turn"):
             await agent.arun("go", thread_id="poison", runtime=fragile_runtime)
     assert lines(log) == ["died", "died"]
+
+
+@pytest.mark.parametrize("durability", ["async", "exit"])
+async def test_killed_while_its_steps_are_not_stored_yet(
+    fragile_runtime: Runtime, tmp_path: Path, durability: Literal["async", "exit"]
+) -> None:
+    """What was done since the last checkpoint is done again only where that is safe; nobody is told that it did not happen."""
+    log = tmp_path / "log"
+    paid, pays, reads = hanging(log)
+    script = [
+        tool_call("paid", amount=1),
+        tool_calls(("paid", {"amount": 2}), ("pays", {"amount": 3}), ("reads", {})),
+        text("ok"),
+    ]
+    url = f"sqlite:///{tmp_path}/t.db"
+    agent = Agent(ScriptedModel(script), [paid, pays, reads], checkpointer=url, durability=durability)
+    run = asyncio.ensure_future(events_of(agent, fragile_runtime, durability))
+    await until(lambda: Counter(lines(log)) == {"paid": 2, "pays": 1, "reads": 1})
+    kill(fragile_runtime, "supervisor")
+    async with asyncio.timeout(60):
+        events = await run
+    assert Counter(lines(log)) == {"paid": 2, "pays": 1, "reads": 2}, "side effects once"
+    assert [event.seq for event in events] == list(range(len(events)))
+    last = {event.tool_call_id: event for event in events if isinstance(event, ToolCompleteEvent)}
+    codes = Counter(event.code for event in last.values())
+    assert codes["outcome_unknown"] >= 1 and set(codes) <= {None, "outcome_unknown"}
+    assert events[-1].final_message == "ok"  # type: ignore[attr-defined]

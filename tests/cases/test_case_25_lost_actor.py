@@ -8,14 +8,15 @@ import signal
 import sqlite3
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from umbel import Agent, Message, ModelResponse, Runtime, tool
-from umbel.errors import RunLost
-from umbel.events import Event, RunLostEvent
+from umbel import Agent, Message, ModelChunk, ModelResponse, Runtime, tool
+from umbel.errors import PeerLost, RunLost
+from umbel.events import Event, ModelChunkEvent, RunLostEvent
 from umbel.testing import ScriptedModel, text, tool_call, tool_calls, validate_history
 
 pytestmark = [pytest.mark.ray, pytest.mark.case(25)]
@@ -210,3 +211,38 @@ async def test_the_next_turn_works_after_the_checkpointer_was_killed(fragile_run
         positions = [row[0] for row in connection.execute("SELECT position FROM umbel_checkpoints ORDER BY position")]
     connection.close()
     assert positions == list(range(positions[0], positions[0] + len(positions)))
+
+
+async def test_a_reply_that_breaks_off_while_it_streams_is_an_error_and_the_turn_can_go_on(
+    fragile_runtime: Runtime, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+
+    class Trickles(ScriptedModel):
+        async def stream(self, messages: list[Message], tools: Any = None, **settings: Any) -> AsyncIterator[ModelChunk]:
+            mark(log, "asked")
+            for word in ("one ", "two ", "three "):
+                yield ModelChunk(content=word)
+            if lines(log).count("asked") == 1:
+                await asyncio.sleep(600)
+            yield ModelChunk(done=True, stop_reason="stop")
+
+    agent = Agent(Trickles([text("one two three four")]), checkpointer=f"sqlite:///{tmp_path}/t.db")
+    seen: list[Event] = []
+
+    async def consume() -> None:
+        async for event in agent.run("go", thread_id="t", stream_tokens=True, runtime=fragile_runtime):
+            seen.append(event)
+            if sum(isinstance(each, ModelChunkEvent) for each in seen) == 3 and len(lines(log)) == 1:
+                kill(fragile_runtime, "agent")
+                mark(log, "killed")
+
+    async with asyncio.timeout(60):
+        with pytest.raises(PeerLost):
+            await consume()
+    assert [event.seq for event in seen] == list(range(len(seen))), "what was seen is known, without a hole"
+    assert "".join(event.content or "" for event in seen if isinstance(event, ModelChunkEvent)) == "one two three "
+    async with asyncio.timeout(60):
+        result = await agent.continue_turn("t", runtime=fragile_runtime)
+    assert result.success and result.message == "one two three four"
+    validate_history(result.messages)

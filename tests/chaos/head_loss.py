@@ -1,8 +1,9 @@
 """A Ray cluster whose head dies and is started again, while a run goes on. Run by ``test_head.py`` in a process of its own.
 
-python head_loss.py FOLDER
+python -m tests.chaos.head_loss FOLDER [REDIS_SERVER]
 
-The head keeps its tables in RocksDB. It runs in a PID namespace of its own: then it can be killed whole, and ``ray start
+The head keeps its tables in RocksDB; or in Redis, and then the actors are detached and a second driver joins them in the end.
+It runs in a PID namespace of its own: then it can be killed whole, and ``ray start
 --head`` does not refuse because it finds the processes of the other node. That node, with another loopback address, hosts the
 runtime's actors, and the driver is attached to it. One JSON line on stdout says what happened.
 """
@@ -32,6 +33,8 @@ NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 from umbel import Agent, Runtime, ToolContext, Topology, tool  # noqa: E402 - the environment comes first
 from umbel.testing import ScriptedModel, text, tool_call  # noqa: E402
 
+from ..actors.checkpoints.redis_server import RedisServer  # noqa: E402
+
 
 @tool
 async def wait_for(name: str, ctx: ToolContext) -> str:
@@ -46,13 +49,13 @@ async def wait_for(name: str, ctx: ToolContext) -> str:
 class Nodes:
     """The head and the other node, as processes of this one."""
 
-    def __init__(self, folder: Path, short: str) -> None:
+    def __init__(self, folder: Path, short: str, storage: dict[str, str]) -> None:
         with socket.socket() as free:
             free.bind((HEAD, 0))
             self.port = free.getsockname()[1]
         self._folder = folder
         self._short = short
-        self._storage = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / "gcs")}
+        self._storage = storage
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start_head(self) -> None:
@@ -105,7 +108,7 @@ def listens(port: int) -> bool:
         return probe.connect_ex((HEAD, port)) == 0
 
 
-async def scenario(nodes: Nodes, folder: Path) -> dict[str, Any]:
+async def scenario(nodes: Nodes, folder: Path, where: dict[str, Any]) -> dict[str, Any]:
     nodes.start_head()
     await until(lambda: listens(nodes.port), "the head listens")
     nodes.start_worker()
@@ -114,7 +117,7 @@ async def scenario(nodes: Nodes, folder: Path) -> dict[str, Any]:
     shape = Topology(resources={"work": 1})
     script = [tool_call("wait_for", name="one"), tool_call("wait_for", name="two"), text("done")]
     agent = Agent(ScriptedModel(script), [wait_for], checkpointer=f"sqlite:///{folder / 'threads.db'}")
-    async with Runtime(address=address, topology=shape, _node_ip_address=WORKER) as runtime:
+    async with Runtime(address=address, topology=shape, _node_ip_address=WORKER, **where) as runtime:
         backend: Any = runtime.backend
         before = {name: report["pid"] for name, report in backend.reports().items()}
         options: dict[str, Any] = {"metadata": {"folder": str(folder)}, "runtime": runtime}
@@ -131,20 +134,35 @@ async def scenario(nodes: Nodes, folder: Path) -> dict[str, Any]:
         first = await run
         second = await agent.arun("again", thread_id="b", **options)
         after = {name: report["pid"] for name, report in (await asyncio.to_thread(backend.reports)).items()}
-        return {"headless": headless, "first": first.message, "second": second.message, "same": before == after}
+    found = {"headless": headless, "first": first.message, "second": second.message, "same": before == after}
+    if where:
+        async with Runtime(address=address, **where, _node_ip_address=WORKER) as runtime:
+            joined: Any = runtime.backend
+            found["joined"] = before == {name: report["pid"] for name, report in joined.reports().items()}
+            third = await agent.arun("once more", thread_id="c", runtime=runtime, metadata={"folder": str(folder)})
+            found["third"] = third.message
+    return found
 
 
-def main(folder: Path) -> dict[str, Any]:
+def main(folder: Path, redis: str | None = None) -> dict[str, Any]:
     """Start, play, end."""
+    storage, where = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / "gcs")}, {}
+    server = None
+    if redis is not None:
+        server = RedisServer(redis, folder / "redis", "--appendonly", "yes").start()
+        storage = {"RAY_REDIS_ADDRESS": f"127.0.0.1:{server.port}", "RAY_external_storage_namespace": "umbel"}
+        where = {"namespace": "head", "detached": True}
     with tempfile.TemporaryDirectory(prefix="ur", ignore_cleanup_errors=True) as short:  # Ray's sockets need short paths
-        nodes = Nodes(folder, short)
+        nodes = Nodes(folder, short, storage)
         try:
-            return asyncio.run(scenario(nodes, folder))
+            return asyncio.run(scenario(nodes, folder, where))
         finally:
             nodes.end()
+            if server is not None:
+                server.kill()
 
 
 if __name__ == "__main__":
     with contextlib.redirect_stdout(sys.stderr):
-        found = main(Path(sys.argv[1]))
-    print(json.dumps(found), flush=True)  # noqa: T201 - the answer to who ran this
+        outcome = main(Path(sys.argv[1]), *sys.argv[2:])
+    print(json.dumps(outcome), flush=True)  # noqa: T201 - the answer to who ran this

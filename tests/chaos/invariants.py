@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,6 +76,18 @@ def nothing_final_happens_twice(effects: Effects) -> None:
         assert rows[0].idempotent or len(begun) == 1, f"call {call} was executed {len(begun)} times: {begun}"
 
 
+def no_task_has_more_effects_than_it_asks_for(effects: Effects, asked: Mapping[str, int]) -> None:
+    """Nor is a call that must not be repeated made anew by another run of its task.
+
+    Args:
+        effects: what happened.
+        asked: how often a task asks for each tool.
+    """
+    begun = Counter((row.task, row.tool) for row in effects.rows if row.phase == "begun" and not row.idempotent)
+    more = {effect: count for effect, count in begun.items() if count > asked[effect[1]]}
+    assert not more, f"executed more often than asked for: {more}"
+
+
 def nothing_happens_after_its_record(effects: Effects, witness: Witness, *, told: bool) -> None:
     """No effect begins again once the result of its call is stored (or was ``told``), not even one that may be repeated."""
     known = {call: at for call, (at, _) in witness.completed.items()} if told else witness.stored
@@ -86,18 +98,32 @@ def nothing_happens_after_its_record(effects: Effects, witness: Witness, *, told
 
 
 def unknown_outcomes_are_reported(effects: Effects, witness: Witness) -> None:
-    """A call that must not be repeated and did not end says that nobody knows; one that reports success did end, once."""
+    """A call that must not be repeated and did not end says that nobody knows; one that reports success did end.
+
+    Nor does one that began say that it merely failed: whoever reads that would do it again.
+    """
     calls = effects.by_call()
     for call, rows in calls.items():
         if rows[0].idempotent or call[0] not in witness.ended:
             continue
         assert call in witness.completed, f"nobody heard of the end of {rows}"
         event = witness.completed[call][1]
-        if not _done(rows):
-            assert event.code in UNKNOWN, f"{rows} did not end, and its event is {event}"
+        if event.error is not None or not _done(rows):
+            assert event.code in UNKNOWN, f"{rows} began, and its event is {event}"
     for call, (_, event) in witness.completed.items():
         if event.error is None:
             assert _done(calls.get(call, [])), f"{event} reports a success that never was"
+
+
+def nothing_told_is_taken_back(witness: Witness) -> None:
+    """A call whose end is told again, because its run was recovered, has ended the same way."""
+    for run, events in witness.events.items():
+        ends: dict[str, ToolCompleteEvent] = {}
+        for event in events:
+            if isinstance(event, ToolCompleteEvent):
+                first = ends.setdefault(event.tool_call_id, event)
+                same = (first.result, first.error) == (event.result, event.error)
+                assert same, f"run {run} told {first}, and later {event}"
 
 
 def _done(rows: list[Row]) -> bool:

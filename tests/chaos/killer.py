@@ -1,4 +1,4 @@
-"""SIGKILL to the processes of a runtime, at moments and in an order that a seed decides."""
+"""SIGKILL to the processes of a runtime, and to what it stands on, at moments and in an order that a seed decides."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +43,8 @@ class Killer:
         progress: a number that grows as the work goes on.
         stride: how far it grows between two kills: at least, at most.
         timeline: where kills are noted.
-        store: kills the store's server and starts it again; None where there is none to kill.
+        roles: kinds of processes that are killed.
+        more: other kinds of victims: each is killed, and replaced where it must be, by a blocking call that says who it was.
     """
 
     def __init__(
@@ -53,10 +54,11 @@ class Killer:
         progress: Callable[[], int],
         stride: tuple[int, int],
         timeline: Timeline,
-        store: Callable[[], None] | None = None,
+        roles: Sequence[str],
+        more: Mapping[str, Callable[[], str]],
     ) -> None:
-        self._store = store
-        self.killed: dict[str, int] = dict.fromkeys(ROLES if store is None else (*ROLES, "store"), 0)
+        self._more = more
+        self.killed: dict[str, int] = dict.fromkeys((*roles, *more), 0)
         self._backend: Any = runtime.backend
         self._chance = chance
         self._progress = progress
@@ -80,11 +82,12 @@ class Killer:
 
     async def _kill(self, role: str) -> None:
         """Find a process that plays the role, and end it; one that is gone meanwhile is looked for again."""
-        if role == "store" and self._store is not None:
-            await asyncio.to_thread(self._store)
+        if role in self._more:
+            rows = self._progress()
+            self._timeline.add(f"SIGKILL {await asyncio.to_thread(self._more[role])} at {rows} rows")
             self.killed[role] += 1
-            self._timeline.add(f"SIGKILL the store's server at {self._progress()} rows")
             return
+        self._timeline.add(f"looks for a {role}")
         while True:
             for name, pid in await self._processes(role):
                 try:
@@ -99,7 +102,8 @@ class Killer:
     async def _processes(self, role: str) -> Sequence[tuple[str, int]]:
         try:
             reports = await asyncio.to_thread(self._backend.reports)
-        except RayError:  # one is being restarted
+        except RayError as error:  # one is being restarted
+            self._timeline.add(f"finds none: {type(error).__name__}")
             return ()
         actor = "tools" if role == "worker" else role
         actors = [(name, report["pid"]) for name, report in reports.items() if name.startswith(f"{actor}/")]

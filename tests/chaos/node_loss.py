@@ -1,6 +1,6 @@
 """A Ray cluster of several nodes on this machine, one of which is lost. Run by ``test_nodes.py`` in a process of its own.
 
-python node_loss.py spare|nowhere FOLDER
+python -m tests.chaos.node_loss spare|nowhere FOLDER
 
 The agent's and the tools' actors sit on a node of their own, which is killed while a tool runs there. ``spare``: another node
 has room for them. ``nowhere``: none has. One JSON line on stdout says what became of the run.

@@ -6,7 +6,8 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from umbel.testing import ScriptedModel, text, tool_calls
 from . import invariants
 from .effects import TOOLS, Effects, summary
 from .invariants import Witness
-from .killer import Killer, Timeline
+from .killer import ROLES, Killer, Timeline
 
 MODEL_SECONDS = 0.02
 STRIDE = (4, 24)  # rows of effects between two kills
@@ -52,7 +53,8 @@ class Scenario:
         deadline: seconds after which somebody waits for ever.
         told: a result that was told counts as known; otherwise only one that is stored, which comes a moment later.
         store: URL of the checkpoints; None is a SQLite file in the folder.
-        outage: kills the server of the store and starts it again.
+        roles: kinds of processes that are killed.
+        more: other kinds of victims, see :class:`Killer`.
     """
 
     folder: Path
@@ -63,7 +65,8 @@ class Scenario:
     deadline: float
     told: bool = True
     store: str | None = None
-    outage: Callable[[], None] | None = None
+    roles: Sequence[str] = ROLES
+    more: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
     witness: Witness = field(default_factory=Witness)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -85,7 +88,8 @@ class Scenario:
 
     async def _play(self, runtime: Runtime) -> None:
         effects = Effects(self.folder / "effects.jsonl")
-        killer = Killer(runtime, random.Random(self.seed), effects.refresh, STRIDE, self.timeline, self.outage)
+        chance = random.Random(self.seed)
+        killer = Killer(runtime, chance, effects.refresh, STRIDE, self.timeline, self.roles, self.more)
         async with asyncio.TaskGroup() as group:  # the failure of one ends the other
             killing = group.create_task(killer.kill(self.kills))
             fleet = group.create_task(self._fleet(runtime, self._work(effects.path, killing)))
@@ -124,10 +128,19 @@ class Scenario:
         )
         return await fleet.run(tasks, self.folder / "results.jsonl")
 
+    def table(self) -> str:
+        """What was killed how often, and what became of the rest."""
+        rows = [(f"{kind}s killed", count) for kind, count in self.facts["killed"].items()]
+        rows += [(name, value) for name, value in self.facts.items() if name != "killed"]
+        return "\n".join([f"seed {self.seed}", *(f"  {name:<22}{value:>8,}" for name, value in rows)])
+
     def _check(self, effects: Effects) -> None:
         invariants.every_task_has_one_result(self.folder / "results.jsonl", self.tasks)
         invariants.streams_are_gapless(self.witness)
         invariants.no_run_is_lost(self.witness)
         invariants.nothing_final_happens_twice(effects)
+        asked = Counter(call.name for reply in SCRIPT for call in reply.message.tool_calls)
+        invariants.no_task_has_more_effects_than_it_asks_for(effects, asked)
         invariants.nothing_happens_after_its_record(effects, self.witness, told=self.told)
         invariants.unknown_outcomes_are_reported(effects, self.witness)
+        invariants.nothing_told_is_taken_back(self.witness)

@@ -31,4 +31,4 @@ async def test_a_thousand_runs_and_two_hundred_kills(
     scenario = Scenario(tmp_path, runs=runs, kills=kills, concurrency=40, seed=seed_of(), deadline=7000)
     await scenario.play(fragile_runtime)
     with capsys.disabled():
-        print(f"\nseed {scenario.seed}: {scenario.facts}")  # noqa: T201 - what a long run is made for
+        print(f"\n{scenario.table()}")  # noqa: T201 - what a long run is made for

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.ray, pytest.mark.case(26), pytest.m
 
 
 async def test_actors_of_a_lost_node_come_back_on_another(tmp_path: Path) -> None:
-    found = await play("node_loss.py", "spare", str(tmp_path))
+    found = await play("node_loss", "spare", tmp_path)
     assert found["success"] and found["message"] == "done", found
     before, crawl, after = found["executions"]
     assert before["result"] == found["lost"]
@@ -21,6 +21,6 @@ async def test_actors_of_a_lost_node_come_back_on_another(tmp_path: Path) -> Non
 
 
 async def test_actors_that_have_nowhere_to_go_are_a_typed_error(tmp_path: Path) -> None:
-    found = await play("node_loss.py", "nowhere", str(tmp_path))
+    found = await play("node_loss", "nowhere", tmp_path)
     assert found["error"] == "peer_lost", found
     assert "did not come back within 8 s" in found["message"]

@@ -59,6 +59,12 @@ class RedisServer:
             self._process.stdout.close()
             self._process = None
 
+    def interrupt(self) -> str:
+        """End it at once, and start it again on what it kept; what was done, in words."""
+        self.kill()
+        self.start()
+        return f"the redis-server of port {self.port}, which is back"
+
 
 class RedisCluster:
     """Two nodes, each with half of the slots."""
