@@ -18,8 +18,10 @@ from ..actors.definitions import Definitions
 from ..actors.frames import Frames, Unreachable
 from ..protocol.config import Topology
 from ..protocol.errors import PeerLost, RemoteError, UmbelError
+from ..protocol.handles import RunsListed
 from .cell import Cell
 from .collector import relax
+from .gcs_register import GcsRegister
 from .logs import LogSettings, open_log
 from .sockets import COLLECT, CONTROL, DELIVER, Connection, FrameServer
 
@@ -70,9 +72,12 @@ class Host:
         self._node = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # of Ray
         shape = Topology.model_validate_json(topology)
         identity = Identity(namespace, name, secret)
-        self._cell = Cell(name, self._epoch, roles, shape, lambda peer: RayTransport(identity, peer), Definitions())
+        register = GcsRegister(namespace, name)
+        self._cell = Cell(name, self._epoch, roles, shape, lambda peer: RayTransport(identity, peer), Definitions(), register)
         self._server = FrameServer(self._cell.mailbox, secret, address or self._node)
         relax(COLLECT_AFTER)
+        if self._cell.begun is not None:  # Ray makes an async actor on its event loop
+            self._recovery = asyncio.get_running_loop().create_task(self._cell.begun.ready())
 
     async def hello(self) -> tuple[int, str, int]:
         """This incarnation, and where it listens."""
@@ -102,6 +107,12 @@ class Host:
     async def settings(self) -> str:
         """What a driver must know to join this runtime, as JSON; whoever may call actors of the cluster may know it."""
         return json.dumps(self._settings)
+
+    @ray.method(concurrency_group="ctl")
+    async def runs(self) -> str:
+        """The runs of a supervisor that were begun with a handle (``RunsListed``), as JSON."""
+        entries = self._cell.begun.entries() if self._cell.begun is not None else ()
+        return RunsListed(runs=entries).model_dump_json()
 
     async def close(self) -> None:
         await self._server.close()

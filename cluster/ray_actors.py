@@ -17,6 +17,7 @@ from typing import Any
 from ..protocol.config import Placement, Topology
 from ..protocol.errors import ConfigurationError, DeadlineExceeded, RestartsExceeded, UmbelError
 from .cell import AGENT, CHECKPOINTER, SUPERVISOR, TOOLS
+from .gcs_register import forget_all
 from .local_ray import Watcher, is_joined, start_ray
 from .logs import LogSettings, prune, summary
 from .restarts import Intensity, RestartWatch, restarts_of
@@ -150,6 +151,7 @@ class RayActors:
         elif ray.is_initialized():
             for handle in self._handles.values():
                 ray.kill(handle)
+            forget_all(self.namespace)
         self._handles.clear()
 
     def _leave_ray(self) -> None:

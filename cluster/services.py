@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..protocol.errors import ConfigurationError
+from ..protocol.handles import RunEntry, RunsListed
+from .gcs_register import forget_all
 
 REPORT_SECONDS = 5.0
 CLOSE_SECONDS = 10.0
@@ -91,7 +94,32 @@ def end_service(namespace: str) -> list[str]:
     ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
     for handle in handles.values():
         ray.kill(handle)
+    forget_all(namespace)
     return sorted(handles)
+
+
+def find_runs(namespace: str | None = None) -> list[tuple[str, RunEntry]]:
+    """The runs on this cluster that were begun with a handle, as (namespace of their runtime, run); the oldest first.
+
+    Supervisors that do not answer within some seconds are left out.
+
+    Args:
+        namespace: only of this runtime.
+    """
+    import ray
+
+    asked = {
+        handle.runs.remote(): owner
+        for (owner, name), handle in _handles().items()
+        if namespace in {None, owner} and name.startswith("supervisor/")
+    }
+    answered = ray.wait(list(asked), num_returns=len(asked), timeout=REPORT_SECONDS)[0] if asked else []
+    found: list[tuple[str, RunEntry]] = []
+    for answer in answered:
+        with contextlib.suppress(ray.exceptions.RayError):  # it died, or is being restarted
+            listed = RunsListed.model_validate_json(ray.get(answer))
+            found += [(asked[answer], entry) for entry in listed.runs]
+    return sorted(found, key=lambda place: -place[1].seconds)
 
 
 def _handles() -> dict[tuple[str, str], Any]:
