@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from . import options
 from .ending import FAILED, OK, ends_cleanly, set_up_logging
+from .result_view import EventView, show_result
 
 if TYPE_CHECKING:
     from ..runtime import Runtime
@@ -55,16 +55,7 @@ def run(
 
 async def _ask(agent: Any, prompt: str, thread: str | None, timeout: float | None, place: Runtime, *, as_json: bool) -> bool:
     result = await agent.arun(prompt, thread_id=thread, timeout=timeout, full=False, runtime=place)
-    if as_json:
-        names = ("run_id", "thread_id", "success", "stop_reason", "message")
-        metrics = result.metrics.model_dump(mode="json")
-        typer.echo(
-            json.dumps({**{name: getattr(result, name, None) for name in names}, "metrics": metrics}, ensure_ascii=False)
-        )
-    elif result.message:
-        typer.echo(result.message)
-    if not result.success:
-        typer.echo(f"umbel: the run ended with {result.stop_reason}", err=True)
+    show_result(result, as_json=as_json)
     return bool(result.success)
 
 
@@ -72,15 +63,9 @@ async def _stream(agent: Any, prompt: str, thread: str | None, timeout: float | 
     from ...protocol.results import SUCCESSFUL, normalise_stop_reason
 
     reason = "interrupted"
+    view = EventView(as_json=as_json)
     async for event in agent.run(prompt, thread_id=thread, timeout=timeout, stream_tokens=True, runtime=place):
-        if as_json:
-            typer.echo(event.to_json())
-        elif event.event_type == "model_chunk" and event.content:
-            typer.echo(event.content, nl=False)
-        elif event.event_type == "think":
-            typer.echo()
-        elif event.event_type == "tool_start":
-            typer.echo(f"umbel: calling {event.tool_name}", err=True)
+        view.show(event)
         if event.event_type == "terminate":
             reason = normalise_stop_reason(event.reason)
     if reason not in SUCCESSFUL:
