@@ -262,6 +262,7 @@ class BegunRuns:
             raise
         begun.task = asyncio.ensure_future(self._carry(begun, running))
         self._keep(begun.task)
+        await asyncio.sleep(0)  # it stands in its thread's queue before those who come after it
 
     def _request(self, begun: Begun) -> StartRun:
         """The run's request as it is now."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from ...protocol.codec import decode, encode, pack, unpack
+from ...protocol.errors import UmbelError
 from ...protocol.handles import KeptRun, ToldEvents
 from ...protocol.messages import Frozen
 
 RUN, TOLD, DEFINITION = "run/", "told/", "definition/"
 M = TypeVar("M", bound=Frozen)
+logger = logging.getLogger("umbel.supervisor")
 
 
 class Register(Protocol):
@@ -35,6 +38,15 @@ class Estate:
     runs: dict[str, KeptRun] = field(default_factory=dict)
     told: dict[str, ToldEvents] = field(default_factory=dict)
     definitions: dict[str, bytes] = field(default_factory=dict)
+
+    def add(self, kind: str, name: str, value: bytes) -> None:
+        """Take in a value."""
+        if kind == RUN:
+            self.runs[name] = _unpacked(KeptRun, value)
+        elif kind == TOLD:
+            self.told[name] = _unpacked(ToldEvents, value)
+        else:
+            self.definitions[name] = value
 
 
 class Records:
@@ -77,17 +89,19 @@ class Records:
             await self._register.delete(DEFINITION + definition)
 
     async def load(self) -> Estate:
-        """Everything that is noted."""
-        estate = Estate()
+        """Everything that is noted; runs of which something cannot be read are left out."""
+        estate, broken = Estate(), set()
         for key, value in (await self._register.load() if self._register is not None else {}).items():
             kind, _, name = key.partition("/")
-            if kind + "/" == RUN:
-                estate.runs[name] = run = _unpacked(KeptRun, value)
-                self._users.setdefault(run.start.definition, set()).add(name)
-            elif kind + "/" == TOLD:
-                estate.told[name] = _unpacked(ToldEvents, value)
-            else:
-                estate.definitions[name] = value
+            try:
+                estate.add(f"{kind}/", name, value)
+            except (UmbelError, TypeError, ValueError):
+                logger.exception("what was noted as %s cannot be read", key)
+                broken.add(name)
+        for name in broken:
+            estate.runs.pop(name, None)
+        for name, run in estate.runs.items():
+            self._users.setdefault(run.start.definition, set()).add(name)
         return estate
 
 
