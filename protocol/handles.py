@@ -11,7 +11,7 @@ keeps them outside its process, for the incarnation after it (``actors/superviso
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
@@ -22,16 +22,34 @@ from .messages import Frozen, Text
 RunStatus = Literal["running", "finished", "lost"]
 
 
-@message_type
-class BeginRun(Frozen):
-    """Run one turn, whether or not the caller stays.
+class Starting(Frozen):
+    """Holds a request.
 
     Attributes:
-        start: the run. One with this id that is known already is not begun a second time.
-        recall: the run is stored in its thread: give its outcome, or go on with it from what is stored.
+        start: the run.
     """
 
     start: StartRun
+
+    attached = "start"
+
+    def attachment(self) -> bytes | None:
+        """The paused state that the run goes on with."""
+        return self.start.state
+
+    def with_attachment(self, data: bytes) -> Self:
+        """The request with that state."""
+        return self.evolve(start=self.start.evolve(state=data))
+
+
+@message_type
+class BeginRun(Starting):
+    """Run one turn, whether or not the caller stays. A run with this id that is known already is not begun a second time.
+
+    Attributes:
+        recall: the run is stored in its thread: give its outcome, or go on with it from what is stored.
+    """
+
     recall: bool = False
 
 
@@ -115,17 +133,15 @@ class RunsListed(Frozen):
 
 
 @message_type
-class KeptRun(Frozen):
-    """What the next incarnation of a supervisor must know of a run.
+class KeptRun(Starting):
+    """What the next incarnation of a supervisor must know of a run; without what must not be stored (``ephemeral``).
 
     Attributes:
-        start: the request, without what must not be stored (``ephemeral``).
         began_at: seconds since the epoch, UTC.
         deaths: of supervisors over it, so far.
         over: it has ended, and its outcome is stored.
     """
 
-    start: StartRun
     began_at: float
     deaths: int = 0
     over: bool = False

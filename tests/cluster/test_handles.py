@@ -162,7 +162,7 @@ async def test_the_supervisor_dies_under_connected_readers(fragile_runtime: Runt
 
 
 @pytest.mark.ray
-def test_ctrl_c_leaves_the_run_alone(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_the_run_alone(ray_runtime: Runtime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(ray_actors, "is_joined", lambda: True)
 
     async def interrupted(handle: umbel.RunHandle, *, as_json: bool) -> bool:
@@ -171,7 +171,8 @@ def test_ctrl_c_leaves_the_run_alone(ray_cluster: Any, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("umbel.cluster.cli.attach.follow", interrupted)
     call = CliRunner().invoke
-    with Runtime(namespace="ctrl-c", detached=True) as runtime:
+    small = Topology(colocate_agents=True, supervisors=1)
+    with Runtime(namespace="ctrl-c", detached=True, topology=small) as runtime:
         handle = looker(tmp_path / "gate").start_sync("go", runtime=runtime)
         done = call(app, ["attach", handle.run_id])
         assert done.exit_code == 130
@@ -185,13 +186,12 @@ def test_ctrl_c_leaves_the_run_alone(ray_cluster: Any, monkeypatch: pytest.Monke
         ended = call(app, ["attach", handle.run_id])
         assert ended.exit_code == 1 and "the run ended with cancelled" in ended.stderr
     end_service("ctrl-c")
-    with Runtime(namespace="attached").start() as runtime:
-        handle = looker(tmp_path / "gate").start_sync("go", runtime=runtime)
-        refused = call(app, ["attach", handle.run_id])
-        assert refused.exit_code == 2 and "'attached', which is not detached" in refused.stderr
-        assert (
-            call(app, ["runs", "--namespace", "nobody"]).stderr == "umbel: no runs were begun with a handle on this cluster\n"
-        )
+    handle = looker(tmp_path / "gate").start_sync("go", runtime=ray_runtime)
+    refused = call(app, ["attach", handle.run_id])
+    assert refused.exit_code == 2 and "which is not detached: only its own program can attach" in refused.stderr
+    assert handle.cancel_sync()
+    nobody = call(app, ["runs", "--namespace", "nobody"])
+    assert nobody.stderr == "umbel: no runs were begun with a handle on this cluster\n"
 
 
 # what is kept
