@@ -7,7 +7,8 @@ cluster anyway, so definitions may be kept there; nothing of it comes from outsi
 from __future__ import annotations
 
 import asyncio
-from urllib.parse import quote
+from collections.abc import Callable, Collection
+from urllib.parse import quote, unquote
 
 KV_NAMESPACE = "umbel"
 
@@ -56,3 +57,17 @@ def forget_all(namespace: str) -> None:
     from ray.experimental.internal_kv import _internal_kv_del
 
     _internal_kv_del(prefix_of(namespace), del_by_prefix=True, namespace=KV_NAMESPACE)
+
+
+def forget_orphans(living: Callable[[], Collection[str]]) -> None:
+    """Delete what is kept for runtimes that are gone without a word, because their driver was killed.
+
+    Args:
+        living: gives the namespaces of the runtimes that there are; asked only where something is kept.
+    """
+    from ray.experimental.internal_kv import _internal_kv_list
+
+    having = {key.decode().split("/")[1] for key in _internal_kv_list("umbel/", namespace=KV_NAMESPACE)}
+    if having:
+        for namespace in having - {quote(name, safe="") for name in living()}:
+            forget_all(unquote(namespace))

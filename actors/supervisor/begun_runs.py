@@ -178,7 +178,7 @@ class BegunRuns:
         begun = self._runs.get(message.run_id or "")
         if begun is not None and begun.ended_at is None:
             begun.start = begun.start.evolve(cancelled=True)
-            await self._records.keep(begun.record(), self._peers.blob)
+            await self._note(begun)
         return await self._supervisor.cancel(message, caller)
 
     async def close(self) -> None:
@@ -255,7 +255,7 @@ class BegunRuns:
     async def _launch(self, begun: Begun) -> None:
         await self._room.acquire()
         try:
-            await self._records.keep(begun.record(), self._peers.blob)
+            await self._note(begun)
             running = self._supervisor.start(self._request(begun), begun)
         except BaseException:
             self._room.release()
@@ -292,9 +292,9 @@ class BegunRuns:
         self._space.used += size_of(begun.outcome)
         self._retain(begun)
         if begun.start.run_id in self._over and begun.durable and begun.error is None:
-            await self._records.keep(begun.record(), self._peers.blob)
+            await self._note(begun)
         else:
-            await self._records.forget(begun.start.run_id, begun.start.definition)
+            await self._forget(begun)
 
     def _retain(self, begun: Begun) -> None:
         run_id, shape = begun.start.run_id, self._shape
@@ -313,7 +313,17 @@ class BegunRuns:
         if begun is not None:
             self._space.used -= size_of(begun.outcome)
             begun.log.clear()
-            self._keep(asyncio.ensure_future(self._records.forget(run_id, begun.start.definition)))
+            self._keep(asyncio.ensure_future(self._forget(begun)))
+
+    async def _note(self, begun: Begun) -> None:
+        """Have the next incarnation know of a run what there is to know now."""
+        async with begun.lock:
+            if self._runs.get(begun.start.run_id) is begun:
+                await self._records.keep(begun.record(), self._peers.blob)
+
+    async def _forget(self, begun: Begun) -> None:
+        async with begun.lock:
+            await self._records.forget(begun.start.run_id, begun.start.definition)
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
@@ -353,7 +363,7 @@ class BegunRuns:
         """What a reader is about to get is noted before: the numbers of later events are none that it has seen."""
         last = first + len(lines) - 1
         async with begun.lock:
-            if last <= begun.told:
+            if last <= begun.told or self._runs.get(begun.start.run_id) is not begun:
                 return
             earlier = begun.log.before(first, TOLD_BYTES)
             ended = begun.end_seq is not None and last >= begun.end_seq
