@@ -26,7 +26,6 @@ from ..protocol.commands import (
     LoadInterrupts,
     Ping,
     Pong,
-    StartRun,
     SubagentAnswer,
     SubagentHeard,
     ThinkRequest,
@@ -78,7 +77,6 @@ class Cell:
         if SUPERVISOR in roles:
             supervisor = SupervisorActor(definitions, self.directory)
             self.begun = BegunRuns(supervisor, definitions, self.directory, topology, register)
-            self.mailbox.on(StartRun, supervisor.start)
             self.mailbox.on(LoadInterrupts, supervisor.interrupts)
             for request, handler in self.begun.handlers().items():
                 self.mailbox.on(request, handler)

@@ -44,7 +44,7 @@ from .register import Estate, Records, Register
 from .run import Peers, Run
 
 BATCH_BYTES = 500_000  # of events in one answer
-TOLD_BYTES = 32_000  # of earlier events, noted for readers that are a little behind when a supervisor dies
+TOLD_BYTES = 4_000  # of earlier events, noted for readers that are a little behind when a supervisor dies
 logger = logging.getLogger("umbel.supervisor")
 
 
@@ -87,11 +87,13 @@ class BegunRuns:
         self._over: dict[str, asyncio.TimerHandle] = {}
         self._room = asyncio.Semaphore(shape.max_runs)
         self._loading: asyncio.Task[None] | None = None
+        self._loaded = register is None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handlers(self) -> dict[type[Frozen], Handler]:
         """Who answers which request."""
         return {
+            StartRun: self.start,
             BeginRun: self.begin,
             ReadEvents: self.read,
             AwaitOutcome: self.outcome,
@@ -100,6 +102,14 @@ class BegunRuns:
         }
 
     # what is asked
+
+    def start(self, request: StartRun, caller: Caller) -> Awaitable[RunFinished]:
+        """Run a turn for a caller who waits, behind those that were in its thread's queue when a supervisor died."""
+        return self._supervisor.start(request, caller) if self._loaded else self._start_later(request, caller)
+
+    async def _start_later(self, request: StartRun, caller: Caller) -> RunFinished:
+        await self.ready()
+        return await self._supervisor.start(request, caller)
 
     async def begin(self, message: BeginRun, caller: Any) -> RunBegun:
         """Begin a run, or recall one from its thread.
@@ -143,7 +153,7 @@ class BegunRuns:
         ended = begun.ended_at is not None and first + len(lines) >= log.next
         if not lines and isinstance(begun.error, RunLost):
             raise from_wire(begun.error.to_wire())
-        if lines and begun.durable:
+        if lines and begun.durable and self._records.kept:
             await self._note_told(begun, first, lines)
         return EventsRead(lines=b"\n".join(lines), ended=ended)
 
@@ -194,6 +204,8 @@ class BegunRuns:
 
     async def ready(self) -> None:
         """Until the runs of the incarnation before this one are known; asked for the first time, it looks for them."""
+        if self._loaded:
+            return
         if self._loading is None:
             self._loading = asyncio.ensure_future(self._load())
         await asyncio.shield(self._loading)
@@ -203,12 +215,13 @@ class BegunRuns:
             estate = await self._records.load()
         except Exception:  # whatever it is, those who begin runs now must not suffer for it
             logger.exception("the runs of an earlier incarnation of this supervisor cannot be read")
-            return
-        for kept in estate.runs.values():
+            estate = Estate()
+        for kept in sorted(estate.runs.values(), key=lambda kept: kept.began_at):  # as they stood in their threads' queues
             try:
                 await self._take_over(kept, estate)
             except Exception:  # as above: the others go on
                 logger.exception("run %s cannot be taken over", kept.start.run_id)
+        self._loaded = True
 
     async def _take_over(self, kept: KeptRun, estate: Estate) -> None:
         """Go on with a run of the incarnation that died."""
@@ -226,7 +239,7 @@ class BegunRuns:
                 begun.stored = True
                 self._retain(begun)
                 return
-            if kept.deaths >= self._shape.max_recoveries:
+            if kept.deaths >= self._shape.max_recoveries or not self._shape.recovery_seconds:
                 why = f"run {run_id} was lost: its supervisor died over it {kept.deaths + 1} times (Topology.max_recoveries)"
                 raise RunLost(why, run_id=run_id)
             begun.deaths += 1

@@ -60,6 +60,11 @@ class Records:
         self._register = register
         self._users: dict[str, set[str]] = {}
 
+    @property
+    def kept(self) -> bool:
+        """Whether anything outlives this process."""
+        return self._register is not None
+
     async def keep(self, run: KeptRun, blob: Callable[[str], bytes]) -> None:
         """Note a run, or what has changed of it; ``blob`` gives its definition."""
         if self._register is None:

@@ -94,10 +94,10 @@ def attach(
         try:
             succeeded = place.run_sync(follow(handle, as_json=as_json))
         except KeyboardInterrupt:
+            where = "" if address is None else f" --address {address}"
             rest = "" if handle.seq is None else f" --from {handle.seq + 1}"
-            raise fail(
-                f"the run goes on; read on: umbel attach {run}{rest}; stop it: umbel cancel {run}", INTERRUPTED
-            ) from None
+            hint = f"read on: umbel attach {run}{rest}{where}; stop it: umbel cancel {run}{where}"
+            raise fail(f"the run goes on; {hint}", INTERRUPTED) from None
     raise typer.Exit(OK if succeeded else FAILED)
 
 

@@ -16,7 +16,7 @@ from umbel.actors.definitions import Definitions
 from umbel.actors.local_link import LocalLink
 from umbel.actors.supervisor.event_log import EventLog, Space
 from umbel.cluster.cell import ROLES, Cell
-from umbel.errors import EventsExpired, RunLost, RunNotFound
+from umbel.errors import EventsExpired, PeerLost, RunLost, RunNotFound
 from umbel.protocol.commands import CancelRun, StartRun
 from umbel.protocol.handles import AwaitOutcome, BeginRun, ListRuns, ReadEvents
 from umbel.testing import ScriptedModel, text, tool_call
@@ -65,6 +65,13 @@ class Values:
         return Values(dict(self.values))
 
 
+class Nowhere:
+    """A checkpointer that a process which died cannot reach."""
+
+    async def request(self, message: Any, **options: Any) -> Any:
+        raise PeerLost("this incarnation is dead")
+
+
 class Shard:
     """One incarnation of a supervisor, with everything it needs in its process."""
 
@@ -74,6 +81,12 @@ class Shard:
         self.cell = Cell("supervisor/default/0", next(EPOCHS), ROLES, Topology(**shape), None, self.definitions, register)
         self.agent = Agent(Gated(folder), tools=[pay], checkpointer=f"sqlite:///{folder}/t.db")
         self.ask = LocalLink(self.cell.mailbox).request
+
+    def die(self) -> Values:
+        """What it stores from now on is stored nowhere; what the next incarnation finds."""
+        left = self.register.left()
+        self.cell.directory.checkpointer = Nowhere  # type: ignore[method-assign, assignment]
+        return left
 
     async def begin(self, run_id: str, **options: Any) -> None:
         start = StartRun(run_id=run_id, definition=self.definitions.register(self.agent), prompt="go", **options)
@@ -117,7 +130,7 @@ async def test_the_next_incarnation_goes_on_by_itself(shards: Any, tmp_path: Pat
     await first.begin("r", thread_id="t", ephemeral={"key": "a secret"})
     await first.until("r", 2)
     assert not any(b"a secret" in value for value in first.register.values.values())
-    second = shards(first.register.left())
+    second = shards(first.die())
     await second.cell.begun.ready()  # as its process does when it starts
     assert (await second.read("r", 2))[0] == [(3, "custom")]
     (tmp_path / "gate").touch()
@@ -127,7 +140,7 @@ async def test_the_next_incarnation_goes_on_by_itself(shards: Any, tmp_path: Pat
     assert (outcome.message, outcome.metrics.model_calls) == ("done", 2)
     assert (tmp_path / "paid").read_text() == "paid;"
 
-    third = shards(second.register.left())
+    third = shards(second.die())
     assert await third.rest("r", 3) == [(4, "think"), (5, "terminate")], "no end is told twice"
     assert (await third.ask(AwaitOutcome(run_id="r"))).outcome.message == "done"
 
@@ -139,7 +152,7 @@ async def test_an_end_that_nobody_had_read_is_told_by_the_next_incarnation(shard
     assert (await first.ask(AwaitOutcome(run_id="r"))).outcome.message == "done"
     while b'"over":true' not in first.register.values["run/r"]:
         await asyncio.sleep(0)
-    second = shards(first.register.left())
+    second = shards(first.die())
     assert await second.rest("r", -1) == [(0, "custom"), (1, "terminate")]
     assert (await second.ask(AwaitOutcome(run_id="r"))).outcome.message == "done"
 
@@ -152,7 +165,7 @@ async def test_what_a_reader_that_is_far_behind_misses(shards: Any, tmp_path: Pa
     while last < 2:
         events, _ = await first.read("r", last)
         last = events[-1][0]
-    second = shards(first.register.left())
+    second = shards(first.die())
     (tmp_path / "gate").touch()
     first_of_last_answer = events[0][0]
     assert (await second.rest("r", first_of_last_answer - 1))[0] == events[0], "an answer that was lost on the way comes again"
@@ -164,7 +177,7 @@ async def test_what_a_reader_that_is_far_behind_misses(shards: Any, tmp_path: Pa
 async def test_a_run_without_a_thread_is_lost_and_said_to_be(shards: Any) -> None:
     first = shards()
     await first.begin("r")
-    second = shards(first.register.left())
+    second = shards(first.die())
     for message in (AwaitOutcome(run_id="r"), ReadEvents(run_id="r")):
         with pytest.raises(RunLost, match="its supervisor died, and it had no thread"):
             await second.ask(message)
@@ -177,10 +190,30 @@ async def test_a_run_that_kills_its_supervisors_is_given_up(shards: Any) -> None
     await shard.begin("r", thread_id="t", timeout=60)
     for _ in range(2):
         await asyncio.sleep(0.01)
-        shard = shards(shard.register.left(), max_recoveries=1)
+        shard = shards(shard.die(), max_recoveries=1)
         await shard.ask(ListRuns())
     with pytest.raises(RunLost, match=r"its supervisor died over it 2 times \(Topology.max_recoveries\)"):
         await shard.ask(AwaitOutcome(run_id="r"))
+
+
+async def test_runs_keep_their_places_in_the_queue_of_a_thread(shards: Any, tmp_path: Path) -> None:
+    first = shards()
+    for number in range(4):
+        await first.begin(f"r{number}", thread_id="t")
+    await first.until("r0", 2)
+    left = first.die()
+    left.values = dict(reversed(left.values.items()))
+    second = shards(left)
+    start = StartRun(run_id="waits", definition=second.definitions.register(second.agent), prompt="last", thread_id="t")
+    waiting = asyncio.ensure_future(second.ask(start))  # a driver sends it before the others are known again
+    assert (await second.read("r0", 2))[0] == [(3, "custom")]
+    (tmp_path / "gate").touch()
+    outcomes = [(await second.ask(AwaitOutcome(run_id=f"r{number}"))).outcome for number in range(4)]
+    outcomes.append((await waiting).outcome)
+    assert [outcome.message for outcome in outcomes] == ["done"] * 5
+    assert [len(outcome.state_json or b"") for outcome in outcomes[:4]] == sorted(
+        len(outcome.state_json or b"") for outcome in outcomes[:4]
+    ), "each saw the turns before it"
 
 
 async def test_a_cancel_is_not_forgotten(shards: Any) -> None:
@@ -189,6 +222,7 @@ async def test_a_cancel_is_not_forgotten(shards: Any) -> None:
     await first.until("r", 2)
     begun = first.register.left()
     assert (await first.ask(CancelRun(run_id="r"))).count == 1
+    first.die()
     begun.values["run/r"] = first.register.values["run/r"].replace(b'"over":true', b'"over":false')
     second = shards(begun)
     assert (await second.ask(AwaitOutcome(run_id="r"))).outcome.stop_reason == "cancelled"
@@ -228,7 +262,7 @@ async def test_what_cannot_be_read_does_not_stop_the_others(
     first = shards()
     await first.begin("good", thread_id="t")
     await first.begin("bad", thread_id="u")
-    left = first.register.left()
+    left = first.die()
     left.values["told/bad"] = left.values["run/bad"]
     second = shards(left)
     (tmp_path / "gate").touch()
