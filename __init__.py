@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .actors.agent.models.registry import register_provider as register_provider
     from .actors.agent.models.retry import RetryPolicy as RetryPolicy
     from .actors.agent_definition import Agent as Agent
+    from .actors.run_handle import RunHandle as RunHandle, attach as attach, attach_sync as attach_sync
     from .actors.runnable import Runnable as Runnable
     from .actors.subagents import run_subagent as run_subagent, run_subagent_sync as run_subagent_sync
     from .actors.supervisor.hooks.base import Hook as Hook
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
         DeadlineExceeded as DeadlineExceeded,
         DecodeError as DecodeError,
         DefinitionError as DefinitionError,
+        EventsExpired as EventsExpired,
         FetchRefused as FetchRefused,
         GsarRejected as GsarRejected,
         GuardrailViolation as GuardrailViolation,
@@ -101,6 +103,7 @@ if TYPE_CHECKING:
         RunError as RunError,
         RunFailed as RunFailed,
         RunLost as RunLost,
+        RunNotFound as RunNotFound,
         RuntimeClosed as RuntimeClosed,
         SchemaVersionError as SchemaVersionError,
         StaleEpoch as StaleEpoch,
@@ -141,6 +144,7 @@ if TYPE_CHECKING:
         ToolProgressEvent as ToolProgressEvent,
         ToolStartEvent as ToolStartEvent,
     )
+    from .protocol.handles import RunEntry as RunEntry
     from .protocol.messages import (
         InterruptRequest as InterruptRequest,
         Message as Message,
@@ -187,6 +191,7 @@ _HOMES = {
     "actors.agent.models.registry": ("register_provider",),
     "actors.agent.models.retry": ("RetryPolicy",),
     "actors.agent_definition": ("Agent",),
+    "actors.run_handle": ("RunHandle", "attach", "attach_sync"),
     "actors.runnable": ("Runnable",),
     "actors.subagents": ("run_subagent", "run_subagent_sync"),
     "actors.supervisor.hooks.base": ("Hook",),
@@ -228,6 +233,7 @@ _HOMES = {
         "DeadlineExceeded",
         "DecodeError",
         "DefinitionError",
+        "EventsExpired",
         "FetchRefused",
         "GsarRejected",
         "GuardrailViolation",
@@ -251,6 +257,7 @@ _HOMES = {
         "RunError",
         "RunFailed",
         "RunLost",
+        "RunNotFound",
         "RuntimeClosed",
         "SchemaVersionError",
         "StaleEpoch",
@@ -291,6 +298,7 @@ _HOMES = {
         "ToolProgressEvent",
         "ToolStartEvent",
     ),
+    "protocol.handles": ("RunEntry",),
     "protocol.messages": ("InterruptRequest", "Message", "ModelChunk", "ModelResponse", "ToolCall", "ToolResult", "Usage"),
     "protocol.reasoning": ("GroundingConfig", "GsarConfig", "ReflexionConfig"),
     "protocol.results": ("AgentResult", "Metrics", "SubagentResult"),
@@ -314,7 +322,7 @@ _HOMES = {
     ),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_NEED_A_RUNTIME = frozenset({"Agent", "Fleet", "Runnable"})
+_NEED_A_RUNTIME = frozenset({"Agent", "Fleet", "Runnable", "attach", "attach_sync"})
 __all__ = sorted(_HOME)
 
 

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar
 
 from ..protocol.codec import to_json
 from ..protocol.commands import InterruptsLoaded, LoadInterrupts, StartRun
-from ..protocol.errors import ConfigurationError, NotPaused, PeerLost, RunLost, UmbelError, from_wire
+from ..protocol.errors import NotPaused, PeerLost, RunLost
 from ..protocol.events import Event, RunLostEvent
 from ..protocol.results import AgentResult, RunOutcome
 from .definitions import pack_definition
 from .event_stream import Callback, EventStream, Observer
+from .run_handle import failed
 from .runtime_port import RuntimePort, current_runtime
-from .thread_calls import ThreadCalls
+from .start_calls import OnBusy, StartCalls
 
 T = TypeVar("T")
-OnBusy = Literal["queue", "reject", "interrupt"]
-BUSY = get_args(OnBusy)
 CLOSING_SECONDS = 10.0  # for a run whose stream was closed to end in order; then it is abandoned
 
 
-class Runnable(ThreadCalls):
+class Runnable(StartCalls):
     """Base of everything with ``run``, ``arun`` and ``run_sync``. One object may serve any number of concurrent runs."""
 
     callback_handler: Callable[[Any], Any] | None = None
-    output_schema: Any = None
 
     def __init__(self) -> None:
         self._active: dict[str, tuple[RuntimePort, StartRun]] = {}
@@ -224,31 +221,6 @@ class Runnable(ThreadCalls):
         """Whether the next run will be cancelled as it starts."""
         return self._armed
 
-    def _request(
-        self,
-        runtime: RuntimePort,
-        prompt: str,
-        thread_id: str | None,
-        metadata: dict[str, Any] | None,
-        ephemeral: dict[str, Any] | None,
-        model_kwargs: dict[str, Any] | None,
-        timeout: float | None,
-        on_busy: OnBusy | None = None,
-    ) -> StartRun:
-        if on_busy not in (None, *BUSY):
-            raise ConfigurationError(f"on_busy={on_busy!r} is not known: use {', '.join(map(repr, BUSY))}")
-        return StartRun(
-            run_id=os.urandom(16).hex(),
-            definition=runtime.register(self),
-            prompt=prompt,
-            thread_id=thread_id,
-            metadata=metadata or {},
-            ephemeral=ephemeral or {},
-            model_kwargs=model_kwargs or {},
-            timeout=timeout,
-            on_busy=on_busy or "queue",
-        )
-
     def _resumption(self, answer: Any, options: dict[str, Any]) -> tuple[RuntimePort, StartRun]:
         runtime: RuntimePort = options.pop("runtime", None) or current_runtime()
         thread_id, result = options.pop("thread_id", None), options.pop("result", None)
@@ -350,13 +322,6 @@ def _rest(options: dict[str, Any]) -> dict[str, Any]:
     if unknown:
         raise TypeError(f"unknown arguments: {', '.join(unknown)}")
     return {name: options.get(name) for name in known}
-
-
-def failed(outcome: RunOutcome) -> UmbelError:
-    """The error that ended a run; ``details["metrics"]`` says what the run had used until then."""
-    error = from_wire(outcome.error or {})
-    error.details["metrics"] = outcome.metrics.model_dump()
-    return error
 
 
 def in_own_thread(job: Callable[[], T]) -> T:

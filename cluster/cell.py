@@ -16,16 +16,16 @@ from ..actors.frames import Channel, Transport
 from ..actors.link import Link, LocalLink
 from ..actors.mailbox import Mailbox
 from ..actors.supervisor.actor import SupervisorActor
+from ..actors.supervisor.begun_runs import BegunRuns
+from ..actors.supervisor.register import Register
 from ..actors.tools.executor import ToolExecutorActor
 from ..protocol.commands import (
-    CancelRun,
     Define,
     ExecuteCall,
     ForgetRuns,
     LoadInterrupts,
     Ping,
     Pong,
-    StartRun,
     SubagentAnswer,
     SubagentHeard,
     ThinkRequest,
@@ -49,6 +49,10 @@ class Cell:
         topology: how many of each there are.
         connect: from an actor's name (``kind/pool/shard``) to a transport.
         definitions: the agents known here.
+        register: where a supervisor keeps what the incarnation after it has to know.
+
+    Attributes:
+        begun: runs that go on without a caller, of a supervisor.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Cell:
         topology: Topology,
         connect: Connect | None,
         definitions: Definitions,
+        register: Register | None = None,
     ) -> None:
         own_process = set(roles) == {TOOLS}
         linger = EXECUTOR_LINGER if own_process else 0.0
@@ -66,13 +71,16 @@ class Cell:
         self.directory = Directory(name, epoch, self.mailbox, roles, topology, connect, definitions)
         self._closers: list[Callable[[], Any]] = [self.directory.close]
         self._runs: Callable[[], int] = lambda: 0
+        self.begun: BegunRuns | None = None
         self.mailbox.on(Define, definitions.define)
         self.mailbox.on(Ping, self._ping)
         if SUPERVISOR in roles:
             supervisor = SupervisorActor(definitions, self.directory)
-            self.mailbox.on(StartRun, supervisor.start)
-            self.mailbox.on(CancelRun, supervisor.cancel)
+            self.begun = BegunRuns(supervisor, definitions, self.directory, topology, register)
             self.mailbox.on(LoadInterrupts, supervisor.interrupts)
+            for request, handler in self.begun.handlers().items():
+                self.mailbox.on(request, handler)
+            self._closers.insert(0, self.begun.close)  # it saves what it stops, while the others can be reached
             self.stop_runs = supervisor.stop_runs
             self._runs = lambda: supervisor.active
         if AGENT in roles:

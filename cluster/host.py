@@ -18,14 +18,18 @@ from ..actors.definitions import Definitions
 from ..actors.frames import Frames, Unreachable
 from ..protocol.config import Topology
 from ..protocol.errors import PeerLost, RemoteError, UmbelError
-from .cell import Cell
+from ..protocol.handles import RunsListed
+from .cell import CHECKPOINTER, SUPERVISOR, Cell
 from .collector import relax
+from .gcs_register import GcsRegister
 from .logs import LogSettings, open_log
+from .named_actors import NAMESPACE, actor_name
+from .restarts import Intensity, RestartWatch, watch_over
 from .sockets import COLLECT, CONTROL, DELIVER, Connection, FrameServer
 
-NAMESPACE = "umbel"
 logger = logging.getLogger("umbel.host")
 COLLECT_AFTER = (200_000, 10, 50)  # a process of our own, whose runs leave no cycles behind
+WATCHERS = (f"{SUPERVISOR}/default/0", f"{CHECKPOINTER}/default/0")  # two, who also look after each other
 OPTIONS: dict[str, Any] = {
     "num_cpus": 0,
     "max_concurrency": 5_000,
@@ -70,9 +74,15 @@ class Host:
         self._node = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # of Ray
         shape = Topology.model_validate_json(topology)
         identity = Identity(namespace, name, secret)
-        self._cell = Cell(name, self._epoch, roles, shape, lambda peer: RayTransport(identity, peer), Definitions())
+        register = GcsRegister(namespace, name)
+        self._cell = Cell(name, self._epoch, roles, shape, lambda peer: RayTransport(identity, peer), Definitions(), register)
         self._server = FrameServer(self._cell.mailbox, secret, address or self._node)
         relax(COLLECT_AFTER)
+        if self._cell.begun is not None:  # Ray makes an async actor on its event loop
+            self._recovery = asyncio.get_running_loop().create_task(self._cell.begun.ready())
+        self._restarts: RestartWatch | None = None
+        if detached and name in WATCHERS:  # as drivers do, but there need not be one
+            self._restarts = watch_over(namespace, Intensity(shape.max_restarts, shape.restart_window_seconds))
 
     async def hello(self) -> tuple[int, str, int]:
         """This incarnation, and where it listens."""
@@ -103,7 +113,15 @@ class Host:
         """What a driver must know to join this runtime, as JSON; whoever may call actors of the cluster may know it."""
         return json.dumps(self._settings)
 
+    @ray.method(concurrency_group="ctl")
+    async def runs(self) -> str:
+        """The runs of a supervisor that were begun with a handle (``RunsListed``), as JSON."""
+        entries = self._cell.begun.entries() if self._cell.begun is not None else ()
+        return RunsListed(runs=entries).model_dump_json()
+
     async def close(self) -> None:
+        if self._restarts is not None:
+            await asyncio.to_thread(self._restarts.close)
         await self._server.close()
         await self._cell.close()
 
@@ -111,11 +129,6 @@ class Host:
 def _returned(frame: bytes, large: Sequence[bytes]) -> Any:
     """A plain frame travels inside the reply; large blobs travel beside it, by reference."""
     return (frame, [ray.put(blob) for blob in large]) if large else frame
-
-
-def actor_name(namespace: str, name: str) -> str:
-    """The full name under which Ray knows an actor of a runtime."""
-    return f"umbel/{namespace}/{name}"
 
 
 @dataclass(frozen=True)

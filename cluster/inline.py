@@ -14,6 +14,7 @@ from ..actors.definitions import LocalDefinitions
 from ..actors.link import LocalLink
 from ..protocol.commands import CancelRun, StartRun
 from ..protocol.config import Topology
+from ..protocol.handles import BeginRun, ListRuns, RunEntry, RunsListed
 from ..protocol.messages import Frozen
 from ..protocol.results import RunOutcome
 from .cell import ROLES, Cell
@@ -44,6 +45,15 @@ class InlineBackend:
         task = asyncio.ensure_future(link.request(request, on_partial=on_event))
         return (await task).outcome  # type: ignore[no-any-return]
 
+    async def begin(self, definition: Any, request: StartRun, *, recall: bool = False) -> str:
+        """Begin a run that lives as long as the running event loop."""
+        await self.ask_run(BeginRun(start=request, recall=recall), request.run_id)
+        return request.run_id
+
+    async def ask_run(self, message: Frozen, run_id: str) -> Any:
+        """The supervisor's reply to a message about a run that was begun on this event loop."""
+        return await self.ask(message, run_id)
+
     async def ask(self, message: Frozen, thread_id: str) -> Any:
         """The supervisor's reply to a message about a thread."""
         cell = self._cells.get(asyncio.get_running_loop()) or await self._open()
@@ -52,6 +62,11 @@ class InlineBackend:
     async def ask_checkpointer(self, message: Frozen) -> Any:
         """The checkpointer's reply to a message about threads."""
         return await self.ask(message, "")  # one cell hosts them all
+
+    async def runs(self) -> list[RunEntry]:
+        """The runs that were begun on this event loop."""
+        listed: RunsListed = await self.ask(ListRuns(), "")
+        return list(listed.runs)
 
     def cancel(self, run_id: str, request: StartRun) -> None:
         for loop, cell in list(self._cells.items()):

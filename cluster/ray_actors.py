@@ -17,8 +17,10 @@ from typing import Any
 from ..protocol.config import Placement, Topology
 from ..protocol.errors import ConfigurationError, DeadlineExceeded, RestartsExceeded, UmbelError
 from .cell import AGENT, CHECKPOINTER, SUPERVISOR, TOOLS
+from .gcs_register import forget_all, forget_orphans
 from .local_ray import Watcher, is_joined, start_ray
 from .logs import LogSettings, prune, summary
+from .named_actors import NAMESPACE, actor_name, named_actors
 from .restarts import Intensity, RestartWatch, restarts_of
 
 logger = logging.getLogger("umbel.runtime")
@@ -64,6 +66,7 @@ class RayActors:
             if detached:
                 self._join_or_begin()
             self._create_default()
+            forget_orphans(lambda: {owner for owner, _ in named_actors()})
         except BaseException:  # also Ctrl-C: a Ray that was started for nothing ends again
             self._leave_ray()
             raise
@@ -150,6 +153,7 @@ class RayActors:
         elif ray.is_initialized():
             for handle in self._handles.values():
                 ray.kill(handle)
+            forget_all(self.namespace)
         self._handles.clear()
 
     def _leave_ray(self) -> None:
@@ -207,7 +211,7 @@ class RayActors:
             self._create(f"{role}/{placement.pool}/{shard}", [role], placement)
 
     def _create(self, name: str, roles: list[str], placement: Placement | None = None) -> None:
-        from .host import NAMESPACE, OPTIONS, Host, actor_name
+        from .host import OPTIONS, Host
 
         options: dict[str, Any] = {**OPTIONS, "name": actor_name(self.namespace, name), "namespace": NAMESPACE}
         options["resources"] = dict(self.shape.resources)

@@ -15,13 +15,14 @@ from ..actors.link import Link
 from ..protocol.commands import CancelRun, StartRun
 from ..protocol.config import Topology
 from ..protocol.errors import ConfigurationError, PeerLost, RuntimeClosed, UmbelError
+from ..protocol.handles import BeginRun, ListRuns, RunEntry
 from ..protocol.messages import Frozen
 from ..protocol.results import RunOutcome
 from .cell import CHECKPOINTER, SUPERVISOR, shard_of
 from .host import Identity, RayTransport
 from .loops import at_loop_end
 from .ray_actors import RayActors
-from .recovering import recovering
+from .recovering import persistent, recovering
 
 Shard = tuple[asyncio.AbstractEventLoop, Link]  # the link to a supervisor (or, last, the checkpointer), and whose it is
 
@@ -87,12 +88,32 @@ class RayBackend:
         error = self._actors.explain(outcome.error)
         return outcome if error is None else outcome.evolve(error=error.to_wire())
 
+    async def begin(self, definition: Any, request: StartRun, *, recall: bool = False) -> str:
+        """Begin a run that goes on without this process; its id, which leads to the shard that has its thread."""
+        self._actors.check(definition)
+        if not recall and request.thread_id is not None:
+            shard = shard_of(request.thread_id, self._shards)
+            while shard_of(request.run_id, self._shards) != shard:
+                request = request.evolve(run_id=os.urandom(16).hex())
+        link = await self._link(request.run_id)
+        link.define(request.definition, self._blobs.__getitem__)
+        await self.ask_run(BeginRun(start=request, recall=recall), request.run_id)
+        return request.run_id
+
+    async def ask_run(self, message: Frozen, run_id: str) -> Any:
+        """The reply to a message about a run that was begun; asked again when the supervisor dies over it."""
+        link = await self._link(run_id)
+        try:
+            return await persistent(link, message, self._actors.shape)
+        except PeerLost as lost:
+            raise self._actors.explain(lost.to_wire()) or lost from None
+        except asyncio.CancelledError:
+            await link.told()
+            raise
+
     async def ask(self, message: Frozen, thread_id: str) -> Any:
         """The reply to a message about a thread, of the supervisor that serves it."""
-        loop = asyncio.get_running_loop()
-        links = self._links.get(loop) or await self._connect(loop)
-        _, link = links[shard_of(thread_id, self._shards)]
-        return await link.request(message)
+        return await (await self._link(thread_id)).request(message)
 
     async def ask_checkpointer(self, message: Frozen) -> Any:
         """The checkpointer's reply to a message about threads."""
@@ -103,6 +124,13 @@ class RayBackend:
             return await link.request(message)
         except PeerLost as lost:
             raise self._actors.explain(lost.to_wire()) or lost from None
+
+    async def runs(self) -> list[RunEntry]:
+        """The runs that were begun here, on all shards."""
+        loop = asyncio.get_running_loop()
+        links = self._links.get(loop) or await self._connect(loop)
+        listed = await asyncio.gather(*(persistent(link, ListRuns(), self._actors.shape) for _, link in links[: self._shards]))
+        return sorted((entry for runs in listed for entry in runs.runs), key=lambda entry: -entry.seconds)
 
     def cancel(self, run_id: str, request: StartRun) -> None:
         running = self._running.get(run_id)
@@ -138,6 +166,12 @@ class RayBackend:
     def reports(self) -> dict[str, Any]:
         """What every actor process is doing (its ``Pong``), by name."""
         return self._actors.reports()
+
+    async def _link(self, key: str) -> Link:
+        """To the supervisor that serves a thread, or a run."""
+        loop = asyncio.get_running_loop()
+        links = self._links.get(loop) or await self._connect(loop)
+        return links[shard_of(key, self._shards)][1]
 
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> list[Shard]:
         """The links of an event loop that asks for the first time; they are closed when it ends."""

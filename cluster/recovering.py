@@ -13,6 +13,7 @@ from ..protocol.config import Topology
 from ..protocol.errors import DeadlineExceeded, PeerLost
 from ..protocol.event import Event
 from ..protocol.events import InterruptEvent, TerminateEvent
+from ..protocol.messages import Frozen
 from ..protocol.results import RunOutcome
 
 logger = logging.getLogger("umbel.runtime")
@@ -68,6 +69,23 @@ async def recovering(
         cancelled = request.cancelled or request.run_id in stopped
         left = rest(request.timeout, began)
         sent = request.evolve(recover=True, cancelled=cancelled, timeout=left, **({} if seen is None else unseen(seen)))
+
+
+async def persistent(link: Link, message: Frozen, shape: Topology) -> Any:
+    """The reply to a message that may be sent again, whatever happens to the supervisor meanwhile.
+
+    Raises:
+        PeerLost: it did not come back in time, or dies again and again.
+    """
+    deaths = 0
+    while True:
+        try:
+            return await link.request(message)
+        except PeerLost as lost:
+            deaths += 1
+            if deaths > shape.max_recoveries + 1 or not shape.recovery_seconds:
+                raise
+            await back(link, shape.recovery_seconds, lost)
 
 
 async def back(link: Link, seconds: float, lost: PeerLost) -> None:

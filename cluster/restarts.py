@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ..protocol.errors import RestartsExceeded
+from .named_actors import named_actors
 
 logger = logging.getLogger("umbel.runtime")
 LOOK_SECONDS = 0.5
+NAMES_SECONDS = 10.0
 _REASON_CHARS = 300
 
 
@@ -78,7 +81,7 @@ class RestartWatch:
         self._intensity = intensity
         self._clock = clock
         self._give_up = give_up
-        self._given_up: set[str] = set()
+        self._given_up: dict[str, Any] = {}
         self._pids: dict[str, set[int]] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="umbel-restarts", daemon=True)
@@ -103,12 +106,12 @@ class RestartWatch:
 
     def _look(self) -> None:
         for name, handle in self._actors().items():
-            if name in self._given_up or self._over.is_set():
+            if self._given_up.get(name) is handle or self._over.is_set():
                 continue
             restarts, pid = restarts_of(handle)
             self._pids.setdefault(name, set()).add(pid)
             if self._intensity.exceeded(name, restarts, self._clock()):
-                self._given_up.add(name)
+                self._given_up[name] = handle
                 self._end(name, handle)
 
     def _end(self, name: str, handle: Any) -> None:
@@ -118,6 +121,31 @@ class RestartWatch:
         logger.error(error.message)
         self._give_up(name, error)
         ray.kill(handle)
+
+
+def watch_over(namespace: str, intensity: Intensity) -> RestartWatch:
+    """Count the restarts of a runtime's actors inside it, for those that live on without a driver.
+
+    An actor that is given up is gone; the next driver that joins starts another.
+
+    Args:
+        namespace: of the runtime, whose actors are found by their names.
+        intensity: how often each may be restarted.
+    """
+    known: dict[str, Any] = {}
+    due = 0.0
+
+    def actors() -> dict[str, Any]:
+        nonlocal due
+        if time.monotonic() >= due:  # names change seldom, and asking for them costs a call each
+            due = time.monotonic() + NAMES_SECONDS
+            for (_, name), handle in named_actors(namespace).items():
+                if name not in known or known[name]._actor_id != handle._actor_id:
+                    intensity.begin(name, restarts_of(handle)[0])
+                    known[name] = handle
+        return known
+
+    return RestartWatch(actors, intensity, time.monotonic, lambda name, error: None)
 
 
 def too_often(name: str, intensity: Intensity, reason: str) -> RestartsExceeded:

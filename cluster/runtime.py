@@ -10,11 +10,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, Self, TypeVar
 
 from ..actors.ambient import check_may_run
+from ..actors.run_handle import RunHandle, attach
 from ..actors.runnable import in_own_thread
 from ..actors.runtime_port import provide_runtime
 from ..protocol.commands import StartRun
 from ..protocol.config import Topology
 from ..protocol.errors import ConfigurationError, RuntimeClosed
+from ..protocol.handles import RunEntry
 from ..protocol.messages import Frozen
 from ..protocol.results import RunOutcome
 from .collector import relax
@@ -30,8 +32,11 @@ class Backend(Protocol):
     async def execute(
         self, definition: Any, request: StartRun, on_event: Callable[[Any], None] | None = None
     ) -> RunOutcome: ...
+    async def begin(self, definition: Any, request: StartRun, *, recall: bool = False) -> str: ...
+    async def ask_run(self, message: Frozen, run_id: str) -> Any: ...
     async def ask(self, message: Frozen, thread_id: str) -> Any: ...
     async def ask_checkpointer(self, message: Frozen) -> Any: ...
+    async def runs(self) -> list[RunEntry]: ...
     def cancel(self, run_id: str, request: StartRun) -> None: ...
     async def ready(self, seconds: float) -> None: ...
     async def close_here(self) -> None: ...
@@ -124,6 +129,33 @@ class Runtime:
         self, definition: Any, request: StartRun, on_event: Callable[[Any], None] | None = None
     ) -> Awaitable[RunOutcome]:
         return self.backend.execute(definition, request, on_event)
+
+    def begin(self, definition: Any, request: StartRun, *, recall: bool = False) -> Awaitable[str]:
+        """Begin a run that goes on without its caller, or ``recall`` one from its thread; the run's id."""
+        return self.backend.begin(definition, request, recall=recall)
+
+    def ask_run(self, message: Frozen, run_id: str) -> Awaitable[Any]:
+        """The reply of a run's supervisor to a message of its handle (``protocol/handles.py``)."""
+        return self.backend.ask_run(message, run_id)
+
+    async def attach(self, run_id: str, *, after_seq: int | None = -1) -> RunHandle:
+        """A handle on a run that was begun with ``agent.start``, by this program or another; see :func:`umbel.attach`."""
+        return await attach(run_id, after_seq=after_seq, runtime=self)
+
+    def attach_sync(self, run_id: str, *, after_seq: int | None = -1) -> RunHandle:
+        """:meth:`attach` for synchronous code."""
+        return self.run_sync(self.attach(run_id, after_seq=after_seq))
+
+    async def runs(self) -> list[RunEntry]:
+        """The runs that were begun with a handle: those in progress, and those that ended lately; the oldest first.
+
+        On the inline runtime those of the running event loop.
+        """
+        return await self.backend.runs()
+
+    def runs_sync(self) -> list[RunEntry]:
+        """:meth:`runs` for synchronous code."""
+        return self.run_sync(self.runs())
 
     def ask(self, message: Frozen, thread_id: str) -> Awaitable[Any]:
         """The reply of the supervisor that serves a thread to a message about it."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..protocol.errors import ConfigurationError
+from ..protocol.handles import RunEntry, RunsListed
+from .gcs_register import forget_all
+from .named_actors import named_actors
 
 REPORT_SECONDS = 5.0
 CLOSE_SECONDS = 10.0
@@ -66,7 +70,7 @@ def find_services(namespace: str | None = None) -> list[Service]:
     """
     import ray
 
-    handles = {place: handle for place, handle in _handles().items() if namespace is None or place[0] == namespace}
+    handles = {place: handle for place, handle in named_actors().items() if namespace is None or place[0] == namespace}
     asked = {handle.report.remote(): place for place, handle in handles.items()}
     answered = ray.wait(list(asked), num_returns=len(asked), timeout=REPORT_SECONDS)[0] if asked else []
     reports = {asked[answer]: report for answer in answered if (report := _report(answer)) is not None}
@@ -84,31 +88,39 @@ def end_service(namespace: str) -> list[str]:
     """
     import ray
 
-    handles = {name: handle for (owner, name), handle in _handles().items() if owner == namespace}
+    handles = {name: handle for (owner, name), handle in named_actors().items() if owner == namespace}
     if not handles:
         raise ConfigurationError(f"no runtime {namespace!r} is on this cluster; 'umbel ps' lists those that are")
     closing = [handle.close.remote() for handle in handles.values()]
     ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
     for handle in handles.values():
         ray.kill(handle)
+    forget_all(namespace)
     return sorted(handles)
 
 
-def _handles() -> dict[tuple[str, str], Any]:
-    """Every actor of every runtime, by namespace and name."""
+def find_runs(namespace: str | None = None) -> list[tuple[str, RunEntry]]:
+    """The runs on this cluster that were begun with a handle, as (namespace of their runtime, run); the oldest first.
+
+    Supervisors that do not answer within some seconds are left out.
+
+    Args:
+        namespace: only of this runtime.
+    """
     import ray
 
-    from .host import NAMESPACE
-
-    found: dict[tuple[str, str], Any] = {}
-    for actor in ray.util.list_named_actors(all_namespaces=True):
-        if actor["namespace"] == NAMESPACE and actor["name"].startswith("umbel/"):
-            namespace, *name = actor["name"].removeprefix("umbel/").rsplit("/", 3)
-            try:
-                found[namespace, "/".join(name)] = ray.get_actor(actor["name"], NAMESPACE)
-            except ValueError:  # it has ended since it was listed
-                continue
-    return found
+    asked = {
+        handle.runs.remote(): owner
+        for (owner, name), handle in named_actors().items()
+        if namespace in {None, owner} and name.startswith("supervisor/")
+    }
+    answered = ray.wait(list(asked), num_returns=len(asked), timeout=REPORT_SECONDS)[0] if asked else []
+    found: list[tuple[str, RunEntry]] = []
+    for answer in answered:
+        with contextlib.suppress(ray.exceptions.RayError):  # it died, or is being restarted
+            listed = RunsListed.model_validate_json(ray.get(answer))
+            found += [(asked[answer], entry) for entry in listed.runs]
+    return sorted(found, key=lambda place: -place[1].seconds)
 
 
 def _report(answer: Any) -> dict[str, Any] | None:

@@ -63,6 +63,12 @@ class Topology(Settings):
         restart_window_seconds: the window in which restarts are counted.
         patience_seconds: how long an actor that is away (its node is lost, the cluster has no room for it) is waited for;
             then what needs it fails. Give a cluster that grows by itself the time that a new node takes.
+        kept_events, kept_event_bytes: the newest events of each run that was begun with a handle (``agent.start``) which
+            its supervisor keeps for those who read them later.
+        kept_runs, kept_seconds: finished runs that a supervisor keeps with events and outcome, and for how long after
+            their end.
+        kept_bytes: events and outcomes of a supervisor altogether; beyond it finished runs are dropped, the oldest first,
+            then the oldest events of the run that tells the next one.
     """
 
     supervisors: int | None = Field(default=None, ge=1)
@@ -76,6 +82,11 @@ class Topology(Settings):
     max_restarts: int = Field(default=20, ge=0)
     restart_window_seconds: float = Field(default=60.0, gt=0)
     patience_seconds: float = Field(default=120.0, gt=0)
+    kept_events: int = Field(default=10_000, ge=1)
+    kept_event_bytes: int = Field(default=4 * 1024 * 1024, ge=1)
+    kept_runs: int = Field(default=1_000, ge=0)
+    kept_seconds: float = Field(default=3_600.0, gt=0)
+    kept_bytes: int = Field(default=256 * 1024 * 1024, ge=1)
 
 
 class AgentConfig(Settings):

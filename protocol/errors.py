@@ -20,6 +20,8 @@
     ├── RunError
     │   ├── RunFailed                 the loop ended with an exception
     │   ├── RunLost                   the supervisor died and nothing durable was kept
+    │   ├── RunNotFound               nobody knows a run of this id, or not any more (also a LookupError)
+    │   ├── EventsExpired             the events behind a cursor are not kept any more (also a LookupError)
     │   ├── ThreadBusy                another run holds the thread
     │   ├── UnknownTask               no subagent's conversation has this id (also a LookupError)
     │   ├── NotPaused                 nothing to resume, or an answer that fits no question (also a LookupError)
@@ -215,6 +217,21 @@ class RunLost(RunError):
 
     code = "run_lost"
     retryable = True
+
+
+class RunNotFound(RunError, LookupError):
+    """Nobody knows a run of this id, or not any more."""
+
+    code = "run_not_found"
+
+
+class EventsExpired(RunError, LookupError):
+    """The events behind a cursor are not kept any more.
+
+    ``details``: ``run_id``, ``after_seq`` (the cursor), ``oldest`` (number of the oldest event that is kept).
+    """
+
+    code = "events_expired"
 
 
 class NotPaused(RunError, LookupError):
@@ -449,11 +466,11 @@ _BY_CODE = _tree(UmbelError)
 
 __all__ = [
     "ActorError", "AuthenticationFailed", "BadRequest", "CheckpointConflict", "CheckpointError", "CheckpointNotFound",
-    "ConfigurationError", "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "FetchRefused",
-    "GsarRejected", "GuardrailViolation", "InvalidArguments", "JudgeFailed", "MalformedResponse", "MessageTooLarge",
-    "MissingExtra", "ModelConnectionError", "ModelError", "ModelServerError", "ModelTimeout", "NoCheckpointer", "NotPaused",
-    "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost", "ProtocolError", "RateLimited", "RemoteError",
-    "RequestCancelled", "RestartsExceeded", "RunError", "RunFailed", "RunLost", "RuntimeClosed", "SchemaVersionError",
-    "StaleEpoch", "StaleWriter", "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError", "ToolTimeout", "UmbelError",
-    "UnknownKind", "UnknownTask", "UnknownTool", "from_wire",
+    "ConfigurationError", "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "EventsExpired",
+    "FetchRefused", "GsarRejected", "GuardrailViolation", "InvalidArguments", "JudgeFailed", "MalformedResponse",
+    "MessageTooLarge", "MissingExtra", "ModelConnectionError", "ModelError", "ModelServerError", "ModelTimeout",
+    "NoCheckpointer", "NotPaused", "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost", "ProtocolError", "RateLimited",
+    "RemoteError", "RequestCancelled", "RestartsExceeded", "RunError", "RunFailed", "RunLost", "RunNotFound", "RuntimeClosed",
+    "SchemaVersionError", "StaleEpoch", "StaleWriter", "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError",
+    "ToolTimeout", "UmbelError", "UnknownKind", "UnknownTask", "UnknownTool", "from_wire",
 ]  # fmt: skip

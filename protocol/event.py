@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Self
 
 from pydantic import AwareDatetime, BeforeValidator, SerializeAsAny
+from pydantic_core import from_json
 
 from .codec import message_type, to_json
 from .messages import Frozen
@@ -80,6 +81,18 @@ def read_event(data: Any) -> Event:
     if cls is None:
         raise ValueError(f"not an event: event_type is {str(name)[:100]!r}")
     return cls.model_validate(data)
+
+
+def read_event_json(line: bytes) -> Event:
+    """The event that one line of JSON (:meth:`Event.to_json`) describes, as its own class.
+
+    Raises:
+        ValueError: not an event.
+    """
+    name = from_json(line).get("event_type")
+    if name not in _BY_TYPE:
+        raise ValueError(f"not an event: event_type is {str(name)[:100]!r}")
+    return _BY_TYPE[name].model_validate_json(line)
 
 
 AnyEvent = Annotated[SerializeAsAny[Event], BeforeValidator(read_event)]

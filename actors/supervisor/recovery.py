@@ -16,10 +16,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ...protocol.errors import StaleWriter, from_wire
+from ...protocol.commands import CheckpointLoaded, LoadCheckpoint
+from ...protocol.errors import RunLost, RunNotFound, StaleWriter, from_wire
 from ...protocol.events import CustomEvent
 from ...protocol.results import RunOutcome
 from ...protocol.storage import HistoryLoaded, LoadHistory
+from ..checkpoints.delta import restore
 from .asking import ask_checkpointer
 from .run import Run
 from .structured import adapter, is_answer, parse
@@ -94,6 +96,34 @@ async def check_unbegun(run: Run) -> None:
     if any(stored.metadata.get("segment") == run.request.run_id for stored in history.checkpoints):
         why = f"{where(run)} was taken over by another run while the supervisor of this one was away"
         raise StaleWriter(why, thread_id=run.request.thread_id)
+
+
+async def stored_end(run: Run) -> RunOutcome | None:
+    """How a segment ended, as its thread says; None when it was cut off and can go on. Nothing is taken or changed.
+
+    Raises:
+        RunNotFound: the thread has nothing of it.
+        RunLost: it was cut off, and the thread has gone on without it.
+    """
+    thread = {"store": run.config.checkpointer or "", "thread_id": run.request.thread_id or ""}
+    history: HistoryLoaded = await ask_checkpointer(run.peers, LoadHistory(**thread, limit=LOOK_BACK))
+    own = (stored for stored in history.checkpoints if stored.metadata.get("segment") == run.request.run_id)
+    newest = next(own, None)
+    if newest is None:
+        raise RunNotFound(f"{where(run)} has nothing of run {run.id}: it is not stored any more", run_id=run.id)
+    if newest.metadata.get("ending") is None:
+        if newest is not history.checkpoints[0]:
+            raise RunLost(f"run {run.id} was cut off, and {where(run)} has gone on without it since", run_id=run.id)
+        return None
+    message = LoadCheckpoint(**thread, checkpoint_id=newest.checkpoint_id)
+    loaded: CheckpointLoaded = await ask_checkpointer(run.peers, message)
+    baseline = restore(loaded)
+    if baseline is None:
+        raise RunNotFound(f"{where(run)} was deleted, and run {run.id} with it", run_id=run.id)
+    run.model_calls = int(loaded.metadata.get("model_calls", 0))
+    take_up(run, baseline.state)
+    run.clear_deadline()
+    return rebuilt(run, loaded.metadata["ending"])
 
 
 def rebuilt(run: Run, ending: dict[str, Any]) -> RunOutcome:

@@ -45,6 +45,22 @@ class ChildRuntime:
     async def execute(self, definition: Any, request: StartRun, on_event: Callable[[Any], Any] | None = None) -> RunOutcome:
         return (await self.answer(request, on_event)).outcome
 
+    async def begin(self, definition: Any, request: StartRun, *, recall: bool = False) -> str:
+        """A child ends with the call that runs it.
+
+        Raises:
+            RunError: always.
+        """
+        raise RunError("a tool's body cannot begin a run that goes on without it: await the agent, or return what to begin")
+
+    async def ask_run(self, message: Frozen, run_id: str) -> Any:
+        """As :meth:`begin`.
+
+        Raises:
+            RunError: always.
+        """
+        raise RunError("a tool's body cannot attach to runs: do that where the agent is run")
+
     async def ask(self, message: Frozen, thread_id: str) -> Any:
         """Threads are the application's business, not a tool body's.
 

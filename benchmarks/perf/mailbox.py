@@ -93,7 +93,8 @@ class End:
     def __init__(self, name: str, peer: str, secret: bytes) -> None:
         import ray
 
-        from umbel.cluster.host import NAMESPACE, Identity, RayTransport, actor_name
+        from umbel.cluster.host import Identity, RayTransport
+        from umbel.cluster.named_actors import NAMESPACE, actor_name
 
         self._peer = ray.get_actor(actor_name(RUNTIME, peer), NAMESPACE)
         self._links = {
@@ -185,7 +186,8 @@ class Bench:
     def __init__(self) -> None:
         import ray
 
-        from umbel.cluster.host import NAMESPACE, OPTIONS, actor_name
+        from umbel.cluster.host import OPTIONS
+        from umbel.cluster.named_actors import NAMESPACE, actor_name
 
         secret = secrets.token_bytes(32)
 

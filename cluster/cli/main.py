@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from . import fleet, threads
+from .attach import attach, cancel, runs
 from .demo import demo
 from .doctor import doctor
 from .run import run
@@ -24,6 +25,9 @@ app.add_typer(threads.app, name="threads")
 app.command("run")(run)
 app.command("doctor")(doctor)
 app.command("demo")(demo)
+app.command("runs")(runs)
+app.command("attach")(attach)
+app.command("cancel")(cancel)
 app.command("ps")(ps)
 app.command("down")(down)
 

@@ -10,6 +10,8 @@ import typer
 
 from . import options
 from .ending import FAILED, OK, ends_cleanly, set_up_logging
+from .result_view import EventView, show_result
+from .services import connected
 
 if TYPE_CHECKING:
     from ..runtime import Runtime
@@ -25,6 +27,14 @@ def run(
         bool, typer.Option("--stream", help="Print the answer as it is written; with --json every event.")
     ] = False,
     timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds that the run may take.")] = None,
+    detach: Annotated[
+        str | None,
+        typer.Option(
+            "--detach",
+            metavar="NAMESPACE",
+            help="Begin the run in the detached runtime of this name (made if need be) on the cluster, print its id and leave.",
+        ),
+    ] = None,
     runtime: options.RuntimeOption = options.Where.INLINE,
     address: options.AddressOption = None,
     as_json: options.JsonOption = False,
@@ -37,6 +47,7 @@ def run(
     Example:
       umbel run "Refund order 4821" --agent my_agents:support --thread t-1
       umbel run "Refund order 4821" --agent my_agents:support --stream --json | jq .event_type
+      umbel attach $(umbel run "Refund order 4821" --agent my_agents:support --detach support)
 
     \b
     Exit codes: 0 the run succeeded, 1 it did not, 2 wrong usage, 130 Ctrl-C.
@@ -46,6 +57,9 @@ def run(
 
     runnable = load_agent(agent)
     text = sys.stdin.read() if prompt == "-" else prompt
+    if detach is not None:
+        begin(runnable, text, thread, timeout, detach, address, stream=stream, as_json=as_json)
+        return
     where = options.Where.AUTO if address is not None and runtime is options.Where.INLINE else runtime
     with options.open_runtime(where, address) as place:
         ask = _stream if stream else _ask
@@ -53,18 +67,28 @@ def run(
     raise typer.Exit(OK if succeeded else FAILED)
 
 
+def begin(
+    agent: Any,
+    prompt: str,
+    thread: str | None,
+    timeout: float | None,
+    namespace: str,
+    address: str | None,
+    *,
+    stream: bool,
+    as_json: bool,
+) -> None:
+    """Begin a run that goes on without this process, and print its id."""
+    from ..runtime import Runtime
+
+    with connected(address), Runtime(namespace=namespace, detached=True) as place:
+        handle = agent.start_sync(prompt, thread_id=thread, timeout=timeout, stream_tokens=stream, runtime=place)
+    typer.echo(json.dumps({"run_id": handle.run_id, "namespace": namespace}) if as_json else handle.run_id)
+
+
 async def _ask(agent: Any, prompt: str, thread: str | None, timeout: float | None, place: Runtime, *, as_json: bool) -> bool:
     result = await agent.arun(prompt, thread_id=thread, timeout=timeout, full=False, runtime=place)
-    if as_json:
-        names = ("run_id", "thread_id", "success", "stop_reason", "message")
-        metrics = result.metrics.model_dump(mode="json")
-        typer.echo(
-            json.dumps({**{name: getattr(result, name, None) for name in names}, "metrics": metrics}, ensure_ascii=False)
-        )
-    elif result.message:
-        typer.echo(result.message)
-    if not result.success:
-        typer.echo(f"umbel: the run ended with {result.stop_reason}", err=True)
+    show_result(result, as_json=as_json)
     return bool(result.success)
 
 
@@ -72,15 +96,9 @@ async def _stream(agent: Any, prompt: str, thread: str | None, timeout: float | 
     from ...protocol.results import SUCCESSFUL, normalise_stop_reason
 
     reason = "interrupted"
+    view = EventView(as_json=as_json)
     async for event in agent.run(prompt, thread_id=thread, timeout=timeout, stream_tokens=True, runtime=place):
-        if as_json:
-            typer.echo(event.to_json())
-        elif event.event_type == "model_chunk" and event.content:
-            typer.echo(event.content, nl=False)
-        elif event.event_type == "think":
-            typer.echo()
-        elif event.event_type == "tool_start":
-            typer.echo(f"umbel: calling {event.tool_name}", err=True)
+        view.show(event)
         if event.event_type == "terminate":
             reason = normalise_stop_reason(event.reason)
     if reason not in SUCCESSFUL:

@@ -26,8 +26,9 @@ BOUND_SECONDS = 60.0  # Ray needs about 2 s to notice a killed process and to re
 
 def start(home: Path) -> tuple[str, Any]:
     """A host in a process of its own: (its namespace, its handle)."""
-    from umbel.cluster.host import NAMESPACE, OPTIONS, Host, actor_name
+    from umbel.cluster.host import OPTIONS, Host
     from umbel.cluster.logs import LogSettings
+    from umbel.cluster.named_actors import NAMESPACE, actor_name
 
     namespace = f"test-{uuid.uuid4().hex[:8]}"
     options = {**OPTIONS, "name": actor_name(namespace, NAME), "namespace": NAMESPACE}

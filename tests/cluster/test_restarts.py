@@ -6,15 +6,17 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from umbel import Agent, Message, ModelResponse, Runtime, Topology
-from umbel.cluster import restarts
+from umbel.cluster import ray_actors, restarts
 from umbel.cluster.fleet import Backoff, Fleet
 from umbel.cluster.restarts import Intensity, RestartWatch, too_often
+from umbel.cluster.services import end_service, find_services
 from umbel.errors import RestartsExceeded, RunLost, UmbelError
 from umbel.testing import ScriptedModel, text
 
@@ -133,3 +135,29 @@ async def test_ready_says_who_does_not_answer(fragile_runtime: Runtime) -> None:
     finally:
         os.kill(pid, signal.SIGCONT)
     await runtime.ready()
+
+
+@pytest.mark.ray
+def test_a_detached_runtime_counts_restarts_though_no_driver_is_connected(
+    ray_cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_actors, "is_joined", lambda: True)
+    shape = Topology(colocate_agents=True, supervisors=1, max_restarts=1)
+
+    def alive() -> dict[str, int | None]:
+        [service] = find_services("alone")
+        return {actor.name: actor.pid for actor in service.actors}
+
+    Runtime(namespace="alone", detached=True, topology=shape).start().close()
+    try:
+        killed: set[int] = set()
+        while "tools/default/0" in (actors := alive()):
+            pid = actors["tools/default/0"]
+            if pid is not None and pid not in killed:
+                assert len(killed) < 4, "it is restarted for ever"
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+            time.sleep(0.05)
+        assert len(killed) in {2, 3} and {"supervisor/default/0", "checkpointer/default/0"} == {*actors}
+    finally:
+        end_service("alone")
