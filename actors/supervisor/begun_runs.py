@@ -260,7 +260,7 @@ class BegunRuns:
         """The outcome that a run's thread holds. Nothing runs, and no lease is taken."""
         if not begun.durable:
             return None
-        outcome = await stored_end(Run(begun.start, begun.agent, begun, self._peers, lambda channel, run_id: None, None))
+        outcome = await stored_end(Run(begun.start, begun.agent, begun, self._peers, lambda *_: None, None))
         return None if outcome is None else compact(outcome)
 
     # runs

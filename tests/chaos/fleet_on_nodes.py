@@ -44,7 +44,6 @@ def main(folder: Path, redis: str, numbers: list[int], roles: list[str]) -> dict
                     concurrency=20,
                     seed=seed,
                     deadline=deadline,
-                    told=False,
                     store=server.url,
                     roles=[role for role in ROLES if not roles or role in roles],
                     more={role: lose for role, lose in more.items() if not roles or role in roles},

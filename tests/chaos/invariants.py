@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from umbel.events import Event, TerminateEvent, ThinkEvent, ToolCompleteEvent
+from umbel.events import Event, TerminateEvent, ToolCompleteEvent
 
 from .effects import Call, Effects, Row
 
@@ -22,23 +22,16 @@ class Witness:
     Attributes:
         events: by run, in the order of arrival.
         completed: calls whose end was heard of: nanoseconds of the monotonic clock, and the event.
-        stored: calls whose result is in a checkpoint, since the run has gone on: nanoseconds of the monotonic clock. Of a call
-            that may be repeated the end is told before that, so a crash in between repeats it.
     """
 
     events: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     completed: dict[Call, tuple[int, ToolCompleteEvent]] = field(default_factory=dict)
-    stored: dict[Call, int] = field(default_factory=dict)
 
     def hear(self, event: Event, now: int) -> None:
         """Take in an event that arrived at ``now``."""
         self.events[event.run_id].append(event)
         if isinstance(event, ToolCompleteEvent):
             self.completed.setdefault((event.run_id, event.tool_call_id), (now, event))
-        elif isinstance(event, ThinkEvent | TerminateEvent):
-            for earlier in self.events[event.run_id]:
-                if isinstance(earlier, ToolCompleteEvent):
-                    self.stored.setdefault((event.run_id, earlier.tool_call_id), now)
 
     @property
     def ended(self) -> set[str]:
@@ -88,13 +81,12 @@ def no_task_has_more_effects_than_it_asks_for(effects: Effects, asked: Mapping[s
     assert not more, f"executed more often than asked for: {more}"
 
 
-def nothing_happens_after_its_record(effects: Effects, witness: Witness, *, told: bool) -> None:
-    """No effect begins again once the result of its call is stored (or was ``told``), not even one that may be repeated."""
-    known = {call: at for call, (at, _) in witness.completed.items()} if told else witness.stored
+def nothing_happens_after_it_was_told(effects: Effects, witness: Witness) -> None:
+    """No effect begins again once the end of its call was told, not even one that may be repeated."""
     for row in effects.rows:
-        at = known.get((row.run, row.call))
+        at, _ = witness.completed.get((row.run, row.call), (None, None))
         late = row.phase == "begun" and at is not None and row.at > at
-        assert not late, f"{row} began after its result was {'told' if told else 'stored'}: {at}"
+        assert not late, f"{row} began after its result was told: {at}"
 
 
 def unknown_outcomes_are_reported(effects: Effects, witness: Witness) -> None:

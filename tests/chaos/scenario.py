@@ -51,7 +51,6 @@ class Scenario:
         concurrency: runs in flight.
         seed: decides whom and when.
         deadline: seconds after which somebody waits for ever.
-        told: a result that was told counts as known; otherwise only one that is stored, which comes a moment later.
         store: URL of the checkpoints; None is a SQLite file in the folder.
         roles: kinds of processes that are killed.
         more: other kinds of victims, see :class:`Killer`.
@@ -63,7 +62,6 @@ class Scenario:
     concurrency: int
     seed: int
     deadline: float
-    told: bool = True
     store: str | None = None
     roles: Sequence[str] = ROLES
     more: Mapping[str, Callable[[], str]] = field(default_factory=dict)
@@ -141,6 +139,6 @@ class Scenario:
         invariants.nothing_final_happens_twice(effects)
         asked = Counter(call.name for reply in SCRIPT for call in reply.message.tool_calls)
         invariants.no_task_has_more_effects_than_it_asks_for(effects, asked)
-        invariants.nothing_happens_after_its_record(effects, self.witness, told=self.told)
+        invariants.nothing_happens_after_it_was_told(effects, self.witness)
         invariants.unknown_outcomes_are_reported(effects, self.witness)
         invariants.nothing_told_is_taken_back(self.witness)

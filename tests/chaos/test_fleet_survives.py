@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.case(25)]
 @pytest.mark.spec("OURS-18", "OURS-22")
 async def test_thirty_runs_and_five_kills(fragile_runtime: Runtime, tmp_path: Path) -> None:
     """The short form: one process of each kind is killed."""
-    scenario = Scenario(tmp_path, runs=30, kills=5, concurrency=8, seed=seed_of(11), deadline=100, told=False)
+    scenario = Scenario(tmp_path, runs=30, kills=5, concurrency=8, seed=seed_of(11), deadline=100)
     await scenario.play(fragile_runtime)
 
 

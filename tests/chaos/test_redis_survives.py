@@ -26,7 +26,6 @@ async def test_a_fleet_on_redis(fragile_runtime: Runtime, tmp_path: Path, requir
         concurrency=8,
         seed=seed_of(12),
         deadline=100,
-        told=False,
         store=server.url,
         roles=(),
         more={"redis-server": server.interrupt},
