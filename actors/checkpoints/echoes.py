@@ -9,6 +9,7 @@ place is a safe reference: whatever moves one is stored as a snapshot, with refe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from operator import is_
 from typing import Any
 
 from ...protocol.errors import CheckpointError
@@ -30,6 +31,9 @@ def take_out(state: AgentState, place: int, fields: Collection[str] | None) -> A
         place: of the first of its messages in the whole conversation.
         fields: those that are stored; None is all.
     """
+    names = [name for name in _FIELDS if fields is None or name in fields]
+    if not names:
+        return state
     places = {
         message.content: place + number
         for number, message in enumerate(state.messages)
@@ -41,7 +45,7 @@ def take_out(state: AgentState, place: int, fields: Collection[str] | None) -> A
             return f"{MARK}{places[text]}"
         return _TEXT + text if text.startswith(MARK) else text
 
-    return _changed(state, refer, [name for name in _FIELDS if fields is None or name in fields])
+    return _changed(state, refer, names)
 
 
 def put_back(state: AgentState, where: str) -> AgentState:
@@ -75,10 +79,12 @@ def _changed(state: AgentState, change: Callable[[str], str], fields: Collection
     changes: dict[str, Any] = {}
     for name in _EXECUTIONS:
         if name in fields:
-            changes[name] = tuple(_changed_execution(done, change) for done in getattr(state, name))
+            changes[name] = tuple([_changed_execution(done, change) for done in getattr(state, name)])
     if "reasoning_steps" in fields:
-        changes["reasoning_steps"] = tuple(_changed_step(step, change) for step in state.reasoning_steps)
-    return state.evolve(**changes) if changes else state
+        changes["reasoning_steps"] = tuple([_changed_step(step, change) for step in state.reasoning_steps])
+    if all(all(map(is_, now, getattr(state, name))) for name, now in changes.items()):
+        return state
+    return state.evolve(**changes)
 
 
 def _changed_execution(done: ToolExecution, change: Callable[[str], str]) -> ToolExecution:

@@ -100,6 +100,7 @@ class Run:
     __slots__ = (
         "_deadline",
         "_forget",
+        "_held",
         "_memo",
         "_seq",
         "_task",
@@ -174,6 +175,7 @@ class Run:
         self.partial_text = ""
         self.stopping: str | None = None
         self.time_limit: float | None = None
+        self._held: list[Event] | None = None
         self._memo: Memo | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._task = task
@@ -212,6 +214,20 @@ class Run:
                 **fields,
             )
             self._seq += 1
+            if self._held is None:
+                self.caller.send(event)
+            else:
+                self._held.append(event)
+
+    def hold(self) -> None:
+        """Keep events back until :meth:`let_go`: what they tell is not stored yet."""
+        if self.watched and self._held is None:
+            self._held = []
+
+    def let_go(self) -> None:
+        """It is stored, or never will be: send what was held, in order."""
+        held, self._held = self._held, None
+        for event in held or ():
             self.caller.send(event)
 
     # being stopped

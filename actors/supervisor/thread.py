@@ -262,8 +262,11 @@ async def write(run: Run, step: Step, release: str | None = None) -> None:
         created_at=time.time(),
         baseline=opening.baseline if supersedes else run.checkpoint,
         metadata=step.facts if opening is None or "ending" in step.facts else {**step.facts, **opening.facts()},
+        token=run.token,
+        entries=step.entries,
+        settles=True,
+        release=release,
     )
-    message = message.evolve(token=run.token, entries=step.entries, settles=True, release=release)
     try:
         await commit(run, opening.placed(message, run.checkpoint) if supersedes else message, baseline)
     except CheckpointConflict:
@@ -298,3 +301,5 @@ async def commit(run: Run, message: SaveCheckpoint, baseline: Baseline) -> None:
         run.opening.saves += 1
     if run._memo is not None:
         run._memo.unsure = None
+    if run._held is not None:
+        run.let_go()
