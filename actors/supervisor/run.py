@@ -386,8 +386,13 @@ def refuse(call: ToolCall, why: str, code: str) -> ToolResult:
     return ToolResult(tool_call_id=call.id, name=call.name, error=why, code=code)
 
 
+def new_id(bits: int) -> str:
+    """Random hex digits. Asking the kernel for each would cost a run more than anything else that it does on its own."""
+    return f"{_random.getrandbits(bits):0{bits // 4}x}"
+
+
 def _unique(call: ToolCall, taken: set[str]) -> ToolCall:
-    own = call.id if call.id and call.id not in taken else f"call_{_random.getrandbits(48):012x}"
+    own = call.id if call.id and call.id not in taken else f"call_{new_id(48)}"
     taken.add(own)
     return call if own == call.id else call.evolve(id=own, provider_id=call.provider_id or call.id or None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from .asking import ask_checkpointer
 from .backlog import Backlog
 from .lease import take
 from .opening import opening_of
-from .run import Peers, Run
+from .run import Peers, Run, new_id
 
 UNANSWERED = "outcome unknown: the process stopped before its result was kept. Verify what happened before you repeat it."
 
@@ -258,7 +257,7 @@ async def write(run: Run, step: Step, release: str | None = None) -> None:
         step.state,
         store=run.config.checkpointer,
         thread_id=run.request.thread_id or "",
-        checkpoint_id=os.urandom(16).hex(),
+        checkpoint_id=new_id(128),
         created_at=time.time(),
         baseline=opening.baseline if supersedes else run.checkpoint,
         metadata=step.facts if opening is None or "ending" in step.facts else {**step.facts, **opening.facts()},
