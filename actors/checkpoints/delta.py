@@ -107,7 +107,7 @@ def build_save(
         check_model(changes, "state", fields)
         grown = {"messages", *chain["bases"]}
         body, texts = _serialise(changes, base - first, grown)
-        rewritten, _ = _serialise(changes, 0, fields.keys() - grown)
+        rewritten, _ = _serialise(changes, base - first, fields.keys() - grown)
         body = body[:-1] + b"," + rewritten[1:] if len(rewritten) > len(_EMPTY) else body
         depth, snapshot_bytes, delta_bytes = baseline.depth + 1, baseline.snapshot_bytes, baseline.delta_bytes + len(body)
         rewritten_bytes = baseline.rewritten_bytes + len(rewritten)
@@ -267,10 +267,11 @@ def _changes(old: AgentState, new: AgentState) -> tuple[dict[str, Any], dict[str
 def _serialise(state: AgentState, place: int, fields: set[str] | None) -> tuple[bytes, dict[str, str]]:
     """``fields`` of the state, whose messages begin at ``place``, as JSON; and the texts that it only refers to."""
     texts: dict[str, str] = {}
+    messages = state.messages
     if fields is None or "messages" in fields:
-        messages, texts = static_parts.take_out(state.messages)
-        state = echoes.take_out(state, place, fields)
-        state = state if messages is state.messages else state.evolve(messages=messages)
+        messages, texts = static_parts.take_out(messages)
+    state = echoes.take_out(state, place, fields)
+    state = state if messages is state.messages else state.evolve(messages=messages)
     try:
         return AgentState.__pydantic_serializer__.to_json(state, include=fields), texts
     except (PydanticSerializationError, UnicodeEncodeError):

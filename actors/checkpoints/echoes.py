@@ -31,6 +31,9 @@ def take_out(state: AgentState, place: int, fields: Collection[str] | None) -> A
         place: of the first of its messages in the whole conversation.
         fields: those that are stored; None is all.
     """
+    names = [name for name in _FIELDS if fields is None or name in fields]
+    if not names:
+        return state
     places = {
         message.content: place + number
         for number, message in enumerate(state.messages)
@@ -42,7 +45,7 @@ def take_out(state: AgentState, place: int, fields: Collection[str] | None) -> A
             return f"{MARK}{places[text]}"
         return _TEXT + text if text.startswith(MARK) else text
 
-    return _changed(state, refer, [name for name in _FIELDS if fields is None or name in fields])
+    return _changed(state, refer, names)
 
 
 def put_back(state: AgentState, where: str) -> AgentState:

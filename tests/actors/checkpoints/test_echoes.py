@@ -56,7 +56,10 @@ async def test_every_result_comes_back_exactly(store: Store) -> None:
             state = state.evolve(messages=(Message.system("another"), *state.messages[1:]))
         if number == 12:  # compacted: every place is another one
             state = state.evolve(messages=(state.messages[0], Message.user("summary"), *state.messages[9:]))
+        if number % 6 == 4:  # a new turn begins: lists that are written anew, not appended to
+            state = state.evolve(tool_executions=(), reasoning_steps=())
         state = step(state, text, f"{number} {text}", text, shown=number % 3 != 2)
+        state = state.evolve(thread_executions=(*state.thread_executions, state.tool_executions[-1]))
         save, baseline = built(state, number, baseline)
         await store.save([save])
         states[save.checkpoint_id] = state

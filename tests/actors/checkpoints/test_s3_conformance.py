@@ -20,7 +20,7 @@ class TestS3(StoreConformance):
     """A prefix of its own for each test. Processes save less often than elsewhere: a bucket is slow."""
 
     races = 12
-    turns = 5
+    turns = 3
 
     @pytest.fixture
     async def store(self, s3_server: S3Server) -> AsyncIterator[Store]:
