@@ -257,6 +257,8 @@ async def write(run: Run, step: Step, release: str | None = None) -> None:
         metadata=step.facts,
     )
     message = message.evolve(token=run.token, entries=step.entries, settles=True, release=release)
+    if release is not None and run.lease is not None:
+        await run.lease.settle()
     await commit(run, message, baseline)
     if release is not None and run.lease is not None:
         run.lease.over()
