@@ -18,6 +18,7 @@ from typing import Any
 from ...protocol.commands import CheckpointLoaded, LoadCheckpoint
 from ...protocol.errors import StaleWriter, ThreadBusy, UmbelError
 from ...protocol.storage import LeaseTaken, ReleaseLease, TakeLease
+from ..stray_lease import let_go
 from .asking import ask_checkpointer
 from .run import Run
 
@@ -51,6 +52,9 @@ async def take(run: Run) -> CheckpointLoaded:
                 continue
             if run.request.on_busy == "reject":
                 raise
+        except asyncio.CancelledError:
+            await let_go(run.peers.checkpointer().request, message.store, message.thread_id, message.owner or "")
+            raise
         await asyncio.sleep(delay)
         delay = min(2 * delay, LAST_DELAY)
     run.token = loaded.token

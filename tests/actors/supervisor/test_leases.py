@@ -271,6 +271,38 @@ async def test_a_lease_that_is_prolonged_as_the_run_ends_is_not_taken_again(monk
         await store.lease(TakeLease(store="", thread_id="t", owner="next", seconds=60))
 
 
+class Late(MemoryStore):
+    """It grants the first lease at once, and says so late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.granted = asyncio.Event()
+
+    async def lease(self, request: TakeLease) -> LeaseTaken:
+        taken = await super().lease(request)
+        if not self.granted.is_set():
+            self.granted.set()
+            await asyncio.sleep(60)
+        return taken
+
+
+@pytest.mark.parametrize("who", ["run", "update"])
+async def test_who_is_cancelled_while_it_asks_for_a_lease_does_not_keep_it(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    store = Late()
+    monkeypatch.setattr(registry, "_FACTORIES", {**registry._FACTORIES, "late": lambda _: store})
+    with Runtime(inline=True):
+        agent = Agent(ScriptedModel([text("done")]), checkpointer="late://")
+        asking = agent.arun("go", thread_id="t") if who == "run" else agent.update_state("t", messages="hi")
+        task = asyncio.ensure_future(asking)
+        await asyncio.wait_for(store.granted.wait(), 10)
+        if who == "run":
+            agent.cancel("t")
+        else:
+            task.cancel()
+        await asyncio.wait([task], timeout=10)
+        await store.lease(TakeLease(store="", thread_id="t", owner="next", seconds=60))
+
+
 async def test_a_run_without_an_end_gives_the_lease_back(runtime: Runtime, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/t.db"
     await short(url).arun("go", thread_id="t")
