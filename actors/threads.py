@@ -6,6 +6,7 @@ that it cannot get in between the steps of a run; what goes on from an earlier c
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -43,6 +44,7 @@ from ..protocol.storage import (
 from .checkpoints.delta import Baseline, build_save, restore
 from .checkpoints.facts import amended, of_a_fork
 from .checkpoints.url import shown
+from .stray_lease import let_go
 from .supervisor.thread import open_calls
 
 Ask = Callable[[Frozen], Awaitable[Any]]
@@ -262,7 +264,11 @@ class Threads:
         """
         owner = f"threads-{os.urandom(8).hex()}"
         take = TakeLease(store=self.store, thread_id=thread_id, owner=owner, seconds=LEASE_SECONDS)
-        taken: LeaseTaken = await self._ask(take)
+        try:
+            taken: LeaseTaken = await self._ask(take)
+        except asyncio.CancelledError:
+            await let_go(self._ask, self.store, thread_id, owner)
+            raise
         try:
             yield taken.token
         finally:

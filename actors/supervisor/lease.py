@@ -17,6 +17,7 @@ from typing import Any
 from ...protocol.commands import CheckpointLoaded, LoadCheckpoint
 from ...protocol.errors import StaleWriter, ThreadBusy, UmbelError
 from ...protocol.storage import LeaseTaken, ReleaseLease, TakeLease
+from ..stray_lease import let_go
 from .asking import ask_checkpointer
 from .run import Run, new_id
 
@@ -50,6 +51,9 @@ async def take(run: Run) -> CheckpointLoaded:
                 continue
             if run.request.on_busy == "reject":
                 raise
+        except asyncio.CancelledError:
+            await let_go(run.peers.checkpointer().request, message.store, message.thread_id, message.owner or "")
+            raise
         await asyncio.sleep(delay)
         delay = min(2 * delay, LAST_DELAY)
     run.token = loaded.token
@@ -70,14 +74,23 @@ class Lease:
         owner: as whom the run took it.
     """
 
-    __slots__ = ("_run", "_task", "_timer", "owner")
+    __slots__ = ("_run", "_settled", "_task", "_timer", "owner")
 
     def __init__(self, run: Run, owner: str) -> None:
         self.owner = owner
         self._run = run
+        self._settled = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._arm()
+
+    async def settle(self) -> None:
+        """Prolong it no more. What is under way ends first: later it would take the lease again that was given back."""
+        self._settled = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None and self._task is not asyncio.current_task():
+            await asyncio.wait({self._task})
 
     def over(self) -> None:
         """It is not held any more."""
@@ -89,10 +102,13 @@ class Lease:
 
     async def give_back(self) -> None:
         """Release it, for a run that ends without a last save."""
+        await self.settle()
         self.over()
         await self._release(self._run.token)
 
     def _arm(self) -> None:
+        if self._settled:
+            return
         after = self._run.config.lease_seconds * SHARE
         self._timer = asyncio.get_running_loop().call_later(after, self._begin)
 

@@ -266,6 +266,8 @@ async def write(run: Run, step: Step, release: str | None = None) -> None:
         settles=True,
         release=release,
     )
+    if release is not None and run.lease is not None:
+        await run.lease.settle()
     try:
         await commit(run, opening.placed(message, run.checkpoint) if supersedes else message, baseline)
     except CheckpointConflict:

@@ -112,26 +112,27 @@ def written_whole(path: Path | None, *, overwrite: bool) -> Iterator[IO[str]]:
 
 @contextlib.contextmanager
 def read_twice(path: str) -> Iterator[tuple[IO[str], str]]:
-    """A file, or for ``-`` standard input, that can be read from its beginning again; and its name.
+    """A file that can be read from its beginning again, and its name; a pipe, or for ``-`` standard input, is copied first.
 
     Raises:
         ConfigurationError: it cannot be read.
     """
-    if path != "-" and Path(path).is_file():
-        try:
-            with Path(path).open(encoding="utf-8") as file:
-                yield file, path
-        except UnicodeDecodeError as error:
-            raise ConfigurationError(f"{path}: not UTF-8 text: {error}") from None
-        except PermissionError:
-            raise ConfigurationError(f"{path} may not be read") from None
-        return
-    if path != "-":
+    name = "standard input" if path == "-" else path
+    if path != "-" and (not Path(path).exists() or Path(path).is_dir()):
         raise ConfigurationError(f"there is no file {path}; - reads standard input")
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as kept:
-        shutil.copyfileobj(sys.stdin, kept)
-        kept.seek(0)
-        yield kept, "standard input"
+    try:
+        with contextlib.nullcontext(sys.stdin) if path == "-" else Path(path).open(encoding="utf-8") as given:
+            if path != "-" and Path(path).is_file():
+                yield given, name
+                return
+            with tempfile.TemporaryFile("w+", encoding="utf-8") as kept:
+                shutil.copyfileobj(given, kept)
+                kept.seek(0)
+                yield kept, name
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{name}: not UTF-8 text: {error}") from None
+    except PermissionError:
+        raise ConfigurationError(f"{name} may not be read") from None
 
 
 async def chosen(threads: Threads, ids: Sequence[str], prefix: str, where: dict[str, Any]) -> AsyncIterator[str]:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sqlite3
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from umbel import Agent, Runtime, tool
-from umbel.actors.checkpoints import restore
+from umbel.actors.checkpoints import MemoryStore, SaveOutcome, registry, restore
 from umbel.actors.checkpoints.registry import open_store
 from umbel.errors import ConfigurationError, StaleWriter, ThreadBusy
-from umbel.protocol.storage import TakeLease
+from umbel.protocol.commands import SaveCheckpoint
+from umbel.protocol.storage import LeaseTaken, TakeLease
 from umbel.testing import ScriptedModel, text, tool_call
 
 pytestmark = pytest.mark.spec("OURS-15")
@@ -230,6 +233,74 @@ async def test_a_cancelled_run_whose_write_was_delayed(runtime: Runtime, tmp_pat
     await store.close()
     assert newest is not None and newest.state.messages == result.messages
     assert [message.content for message in result.messages if message.role == "user"] == ["begin", "first", "second"]
+
+
+class Slow(MemoryStore):
+    """A lease is prolonged late: where it can, once the run's end is stored. The answer is late, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.ended = asyncio.Event()
+
+    async def lease(self, request: TakeLease) -> LeaseTaken:
+        self.asked += 1
+        if self.asked != 2:
+            return await super().lease(request)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.ended.wait(), 0.3)
+        taken = await super().lease(request)
+        await asyncio.sleep(0.3)
+        return taken
+
+    async def save(self, saves: Sequence[SaveCheckpoint]) -> list[SaveOutcome]:
+        outcomes = await super().save(saves)
+        if any(save.release for save in saves):
+            self.ended.set()
+            await asyncio.sleep(0.1)
+        return outcomes
+
+
+async def test_a_lease_that_is_prolonged_as_the_run_ends_is_not_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Slow()
+    monkeypatch.setattr(registry, "_FACTORIES", {**registry._FACTORIES, "slow": lambda _: store})
+    with Runtime(inline=True):
+        agent = Agent(ScriptedModel([text("done")], delay=0.15), checkpointer="slow://", lease_seconds=0.3)
+        assert (await agent.arun("go", thread_id="t")).message == "done"
+        assert store.asked == 2, "it was prolonged"
+        await store.lease(TakeLease(store="", thread_id="t", owner="next", seconds=60))
+
+
+class Late(MemoryStore):
+    """It grants the first lease at once, and says so late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.granted = asyncio.Event()
+
+    async def lease(self, request: TakeLease) -> LeaseTaken:
+        taken = await super().lease(request)
+        if not self.granted.is_set():
+            self.granted.set()
+            await asyncio.sleep(60)
+        return taken
+
+
+@pytest.mark.parametrize("who", ["run", "update"])
+async def test_who_is_cancelled_while_it_asks_for_a_lease_does_not_keep_it(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    store = Late()
+    monkeypatch.setattr(registry, "_FACTORIES", {**registry._FACTORIES, "late": lambda _: store})
+    with Runtime(inline=True):
+        agent = Agent(ScriptedModel([text("done")]), checkpointer="late://")
+        asking = agent.arun("go", thread_id="t") if who == "run" else agent.update_state("t", messages="hi")
+        task = asyncio.ensure_future(asking)
+        await asyncio.wait_for(store.granted.wait(), 10)
+        if who == "run":
+            agent.cancel("t")
+        else:
+            task.cancel()
+        await asyncio.wait([task], timeout=10)
+        await store.lease(TakeLease(store="", thread_id="t", owner="next", seconds=60))
 
 
 async def test_a_run_without_an_end_gives_the_lease_back(runtime: Runtime, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -241,6 +243,21 @@ async def test_a_thread_that_is_deleted_while_others_are_exported_is_passed_over
         await export_threads(store, named(), out)
     assert [json.loads(line)["thread_id"] for line in out.getvalue().splitlines()] == ["a", "a"]
     await checkpointer.close()
+
+
+def test_threads_are_imported_from_a_named_pipe(threads: Umbel, url: str, umbel: Umbel, workplace: Path) -> None:
+    """As the shell makes one of ``umbel threads import <(zcat support.jsonl.gz)``."""
+    talk(url, "t")
+    lines = threads("export", "t").stdout
+    pipe = workplace / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(lines,), daemon=True)
+    writer.start()
+    other = f"sqlite:///{workplace}/other.db"
+    done = umbel("threads", "import", pipe, "--store", other, "--json")
+    writer.join(10)
+    assert told(done) == {"imported": 1, "replaced": 0}
+    assert umbel("threads", "export", "t", "--store", other).stdout == lines
 
 
 def test_credentials_of_a_store_are_not_shown(umbel: Umbel, monkeypatch: pytest.MonkeyPatch) -> None:
