@@ -7,6 +7,7 @@ python benchmarks/perf/_durable.py steps COUNT MILLISECONDS_A_COMMIT
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import statistics
@@ -18,7 +19,7 @@ from typing import Any
 
 from _measure import Meter, WrongAnswer, now, size_kib
 
-from umbel import Agent, Message, ModelResponse, Runtime, tool
+from umbel import Agent, AgentState, Message, ModelResponse, Runtime, tool
 from umbel.actors.checkpoints import Store, open_store, register_store
 from umbel.actors.checkpoints.store import Write, WriteOutcome
 from umbel.protocol.commands import SaveCheckpoint
@@ -27,8 +28,11 @@ from umbel.testing import text, tool_call
 TURN_BYTES = 4_096  # half of it the prompt, half the answer
 RESUMES = 15
 STEPS_A_TURN = 250  # a turn has at most 500 iterations, and is told so near its end
+STEPS_A_THREAD = 2_000  # loading a thread for the next turn costs what it holds
+LOOK_EVERY = 125  # steps
 UNBOUNDED = 10**9  # tokens: nothing is summed up
 Figures = dict[str, Any]
+held: list[int] = []
 
 
 def unseen() -> str:
@@ -54,8 +58,10 @@ class Walker:
 
 @tool(idempotent=True)
 async def step(number: int) -> int:
-    """Take a step."""
+    """Take a step; now and then look how many states are held."""
     await asyncio.sleep(0)  # as a step that does something
+    if number % LOOK_EVERY == LOOK_EVERY - 1:
+        held.append(sum(type(thing) is AgentState for thing in gc.get_objects()))
     return number
 
 
@@ -136,7 +142,7 @@ async def load(url: str, thread: str) -> float:
 
 
 async def steps(count: int, milliseconds: float) -> Figures:
-    """A thread of so many steps, saved behind their back in a store that takes so long over every commit."""
+    """So many steps, saved behind their back in a store that takes so long over every commit."""
     written: list[int] = []
     register_store("measured", measured(written, milliseconds / 1e3))
     with tempfile.TemporaryDirectory(prefix="umbel-bench-") as folder:
@@ -150,26 +156,36 @@ async def steps(count: int, milliseconds: float) -> Figures:
             tool_loop_threshold=STEPS_A_TURN,
         )
         async with Runtime(inline=True) as runtime:
+            await walk(agent, runtime, "warm", STEPS_A_TURN)
+            written.clear()
+            held.clear()
             meter = Meter(runtime)
             meter.mark()
             start = now()
-            for done in range(0, count, STEPS_A_TURN):
-                result = await agent.arun(str(done), thread_id="t", runtime=runtime)
-                if len(result.tool_executions) != STEPS_A_TURN or result.message != str(done + STEPS_A_TURN):
-                    raise WrongAnswer(f"{result.message!r} ({result.stop_reason}) after {len(result.tool_executions)} steps")
+            for begun in range(0, count, STEPS_A_THREAD):
+                await walk(agent, runtime, f"t-{begun}", min(STEPS_A_THREAD, count - begun))
             took = now() - start
             grown = meter.growth()
-            kept = await agent.get_state("t", runtime=runtime)
-    if sum(message.role == "tool" for message in kept.messages) != count:
-        raise WrongAnswer(f"the thread holds {len(kept.messages)} messages after {count} steps")
     return {
         "steps": count,
         "commit_ms": milliseconds,
         "seconds": took,
         "saves": len(written),
         "written_kib": sum(written) / 1024,
+        "states": max(held, default=0),
         "peak_kib": grown,
     }
+
+
+async def walk(agent: Agent, runtime: Runtime, thread: str, count: int) -> None:
+    """Steps on one thread, which must hold them all in the end."""
+    for done in range(0, count, STEPS_A_TURN):
+        result = await agent.arun(str(done), thread_id=thread, runtime=runtime)
+        if len(result.tool_executions) != STEPS_A_TURN or result.message != str(done + STEPS_A_TURN):
+            raise WrongAnswer(f"{result.message!r} ({result.stop_reason}) after {len(result.tool_executions)} steps")
+    kept = await agent.get_state(thread, runtime=runtime)
+    if sum(message.role == "tool" for message in kept.messages) != count:
+        raise WrongAnswer(f"thread {thread} holds {len(kept.messages)} messages after {count} steps")
 
 
 def main() -> None:
