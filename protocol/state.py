@@ -375,16 +375,18 @@ class AgentState(Frozen):
 
     # Storing
 
-    def durable(self, *, ephemeral: Collection[str] = (), final: bool = False) -> Self:
+    def durable(self, *, ephemeral: Collection[str] = (), final: bool = False, after: int = 0) -> Self:
         """The state as it may be stored or returned: no memory blocks, no turn-only messages, no ephemeral metadata.
 
         Args:
             ephemeral: further metadata keys to drop (configured header keys).
             final: also drop the bookkeeping of iteration saves.
+            after: so many messages at the beginning are known to be durable.
         """
         changes: dict[str, Any] = {}
-        if not all(map(is_durable, self.messages)):
-            changes["messages"] = tuple(message for message in self.messages if is_durable(message))
+        added = self.messages[after:]
+        if not all(map(is_durable, added)):
+            changes["messages"] = (*self.messages[:after], *filter(is_durable, added))
         if self.metadata:
             dropped = {*EPHEMERAL_KEYS, *ephemeral, *((ITERATION_SAVES,) if final else ())}
             if not dropped.isdisjoint(self.metadata):

@@ -76,10 +76,12 @@ class LeaseTaken(Frozen):
     Attributes:
         token: fencing token: larger than every earlier owner's. Saves that name a smaller one are refused.
         expires_at: seconds since the epoch, by the store's clock.
+        unused: the store knows that nothing was ever stored in the thread: there is nothing to load.
     """
 
     token: int
     expires_at: float = 0.0
+    unused: bool = False
 
 
 @message_type

@@ -90,7 +90,7 @@ class CheckpointerActor:
             StoreUnavailable: it may or may not be taken; asking again is safe.
             ConfigurationError: the URL names no usable store, or the request makes no sense.
         """
-        return await self._of(message.store).store.lease(message)
+        return await self._of(message.store).lease(message)
 
     async def release(self, message: ReleaseLease, _caller: object = None) -> LeaseReleased:
         """Give a thread's lease back.
@@ -99,7 +99,7 @@ class CheckpointerActor:
             StoreUnavailable: it may or may not be given back; it ends by itself.
             ConfigurationError: the URL names no usable store.
         """
-        return await self._of(message.store).store.release(message)
+        return await self._of(message.store).release(message)
 
     async def load(self, message: LoadCheckpoint, _caller: object = None) -> CheckpointLoaded:
         """A thread's newest checkpoint, or the given one. ``checkpoint_id`` is None only if the store has no such thing.
@@ -112,14 +112,16 @@ class CheckpointerActor:
             CheckpointError: what is stored is damaged.
             ConfigurationError: the URL names no usable store.
         """
-        store, thread_id = self._of(message.store).store, message.thread_id
+        commit, thread_id = self._of(message.store), message.thread_id
         if message.owner is None:
-            return await store.load(thread_id, message.checkpoint_id)
-        request = TakeLease(
+            return await commit.store.load(thread_id, message.checkpoint_id)
+        request = TakeLease.trusted(
             store=message.store, thread_id=thread_id, owner=message.owner, seconds=message.seconds, steal=message.steal
         )
-        taken = await store.lease(request)
-        return (await store.load(thread_id, message.checkpoint_id)).evolve(token=taken.token)
+        taken = await commit.lease(request)
+        if taken.unused:
+            return CheckpointLoaded.trusted(token=taken.token)
+        return (await commit.store.load(thread_id, message.checkpoint_id)).evolve(token=taken.token)
 
     async def threads(self, message: ListThreads, _caller: object = None) -> ThreadsListed:
         """A page of threads.

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -30,6 +30,7 @@ from .storable import check_json, check_model
 
 CHAIN_KEY = "_chain"
 SNAPSHOT_EVERY = 50
+_EMPTY = b"{}"
 _SCALARS = (str, int, float, bool, type(None))
 
 
@@ -66,6 +67,7 @@ def build_save(
     baseline: Baseline | None = None,
     metadata: dict[str, Any] | None = None,
     every: int = SNAPSHOT_EVERY,
+    **beside: Any,
 ) -> tuple[SaveCheckpoint, Baseline]:
     """The save of ``state``, as a delta where that is smaller, and the baseline of the save after it.
 
@@ -80,6 +82,7 @@ def build_save(
         baseline: the thread's newest checkpoint, None for a new thread.
         metadata: searchable facts, JSON values.
         every: the smallest number of deltas between two snapshots.
+        beside: other fields of the save.
 
     Raises:
         NotStorable: a value would not come back as it is; the message has its path.
@@ -91,6 +94,7 @@ def build_save(
     kind: Literal["snapshot", "delta"]
     if baseline is None or changed is None:
         kind, base, known = "snapshot", 0, frozenset[str]()
+        check_model(durable, "state")
         body, texts = _serialise(durable, 0, None)
         depth, snapshot_bytes, delta_bytes, rewritten_bytes = 0, len(body), 0, 0
     else:
@@ -99,11 +103,16 @@ def build_save(
         chain |= {"first": True} if first else {}
         # What the new prompt replaces may have been the only reference to its text.
         known = frozenset[str]() if first else baseline.statics
-        body, texts = _serialise(durable.evolve(**fields), base - first, set(fields))
+        changes = durable.evolve(**fields)
+        check_model(changes, "state", fields)
+        grown = {"messages", *chain["bases"]}
+        body, texts = _serialise(changes, base - first, grown)
+        rewritten, _ = _serialise(changes, 0, fields.keys() - grown)
+        body = body[:-1] + b"," + rewritten[1:] if len(rewritten) > len(_EMPTY) else body
         depth, snapshot_bytes, delta_bytes = baseline.depth + 1, baseline.snapshot_bytes, baseline.delta_bytes + len(body)
-        rewritten_bytes = baseline.rewritten_bytes + _count_rewritten(durable, fields, chain["bases"])
+        rewritten_bytes = baseline.rewritten_bytes + len(rewritten)
     chain |= {"snapshot_bytes": snapshot_bytes, "delta_bytes": delta_bytes, "rewritten_bytes": rewritten_bytes}
-    save = SaveCheckpoint.model_construct(
+    save = SaveCheckpoint.trusted(
         store=store,
         thread_id=thread_id,
         checkpoint_id=checkpoint_id,
@@ -111,9 +120,10 @@ def build_save(
         kind=kind,
         base=base,
         state=to_json({CHAIN_KEY: chain})[:-1] + b"," + body[1:],
-        metadata=clean_value(metadata or {}),
+        metadata=_cleaned(metadata or {}),
         created_at=created_at,
         statics={digest: text for digest, text in texts.items() if baseline is None or digest not in baseline.statics},
+        **beside,
     )
     return save, Baseline(checkpoint_id, durable, depth, snapshot_bytes, delta_bytes, rewritten_bytes, known | texts.keys())
 
@@ -220,20 +230,12 @@ def _durable(state: AgentState, baseline: Baseline | None) -> AgentState:
     state = _same_first(state, stored)
     if not _continues(stored, state.messages):
         return state.durable()
-    added = state.messages[len(stored) :]
-    durable = state.evolve(messages=added).durable()
-    return durable.evolve(messages=state.messages if durable.messages is added else (*stored, *durable.messages))
+    return state.durable(after=len(stored))
 
 
 def _snapshot_is_due(baseline: Baseline, every: int) -> bool:
     whole = baseline.snapshot_bytes + baseline.delta_bytes - baseline.rewritten_bytes
     return baseline.depth + 1 >= every and baseline.rewritten_bytes >= whole
-
-
-def _count_rewritten(state: AgentState, fields: Collection[str], grown: Collection[str]) -> int:
-    """Bytes of the fields that are stored anew, of ``fields``; the ``grown`` ones and the messages are only appended to."""
-    rewritten = {name for name in fields if name != "messages" and name not in grown}
-    return len(_serialise(state.evolve(messages=()), 0, rewritten)[0]) if rewritten else 0
 
 
 def _changes(old: AgentState, new: AgentState) -> tuple[dict[str, Any], dict[str, int], bool] | None:
@@ -244,8 +246,9 @@ def _changes(old: AgentState, new: AgentState) -> tuple[dict[str, Any], dict[str
     first = False
     fields: dict[str, Any] = {"messages": ()}
     bases: dict[str, int] = {}
-    for name in AgentState.model_fields:
-        before, now = getattr(old, name), getattr(new, name)
+    stored = old.__dict__
+    for name, now in new.__dict__.items():
+        before = stored[name]
         if before is now or (isinstance(now, _SCALARS) and type(now) is type(before) and now == before):
             continue
         if isinstance(now, tuple) and _continues(before, now):
@@ -263,14 +266,24 @@ def _changes(old: AgentState, new: AgentState) -> tuple[dict[str, Any], dict[str
 
 def _serialise(state: AgentState, place: int, fields: set[str] | None) -> tuple[bytes, dict[str, str]]:
     """``fields`` of the state, whose messages begin at ``place``, as JSON; and the texts that it only refers to."""
-    check_model(state, "state", fields)
-    messages, texts = static_parts.take_out(state.messages)
-    state = echoes.take_out(state, place, fields).evolve(messages=messages)
+    texts: dict[str, str] = {}
+    if fields is None or "messages" in fields:
+        messages, texts = static_parts.take_out(state.messages)
+        state = echoes.take_out(state, place, fields)
+        state = state if messages is state.messages else state.evolve(messages=messages)
     try:
         return AgentState.__pydantic_serializer__.to_json(state, include=fields), texts
     except (PydanticSerializationError, UnicodeEncodeError):
         # Free-form values may hold unpaired surrogates; they are stored as they would arrive over a wire.
         return json.dumps(clean_value(state.model_dump(mode="json", include=fields)), ensure_ascii=False).encode(), texts
+
+
+def _cleaned(metadata: dict[str, Any]) -> dict[str, Any]:
+    try:
+        to_json(metadata)  # a tenth of the time of looking at every text
+    except (PydanticSerializationError, UnicodeEncodeError):
+        return cast("dict[str, Any]", clean_value(metadata))
+    return metadata
 
 
 def _object(blob: bytes, where: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ as a snapshot, with references of its own. Source: OURS-22.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from operator import is_
 from typing import Any
 
 from ...protocol.errors import CheckpointError
@@ -73,10 +74,12 @@ def _text_at(messages: tuple[Message, ...], place: str, where: str) -> str:
 def _changed(state: AgentState, change: Callable[[str], str], fields: Collection[str]) -> AgentState:
     changes: dict[str, Any] = {}
     if "tool_executions" in fields:
-        changes["tool_executions"] = tuple(_changed_execution(done, change) for done in state.tool_executions)
+        changes["tool_executions"] = tuple([_changed_execution(done, change) for done in state.tool_executions])
     if "reasoning_steps" in fields:
-        changes["reasoning_steps"] = tuple(_changed_step(step, change) for step in state.reasoning_steps)
-    return state.evolve(**changes) if changes else state
+        changes["reasoning_steps"] = tuple([_changed_step(step, change) for step in state.reasoning_steps])
+    if all(all(map(is_, now, getattr(state, name))) for name, now in changes.items()):
+        return state
+    return state.evolve(**changes)
 
 
 def _changed_execution(done: ToolExecution, change: Callable[[str], str]) -> ToolExecution:

@@ -92,7 +92,7 @@ class FileStore(Store):
         return cls(
             parsed.file(),
             timeout=parsed.number("timeout", 10.0),
-            synchronous=parsed.synchronous(),
+            synchronous=parsed.synchronous("full"),
             max_bytes=int(parsed.number("max_bytes", MAX_STATE_BYTES)),
         )
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import cast
 
 from ...protocol.commands import CheckpointSaved, SaveCheckpoint
 from ...protocol.errors import StoreUnavailable, UmbelError, from_wire
-from ...protocol.storage import CallsRecorded, RecordCalls
-from .store import Store, Write
+from ...protocol.storage import CallsRecorded, LeaseReleased, LeaseTaken, RecordCalls, ReleaseLease, TakeLease
+from .store import LeaseRequest, OneTransactionStore, Store, Write
 
 MAX_BATCH = 1_000
 MAX_BATCH_BYTES = 16 * 1024 * 1024
-_Written = CheckpointSaved | CallsRecorded
-_Waiting = tuple[Write, asyncio.Future[_Written]]
+_Written = CheckpointSaved | CallsRecorded | LeaseTaken | LeaseReleased
+_Waiting = tuple[Write | LeaseRequest, asyncio.Future[_Written]]
 
 
 class GroupCommit:
@@ -51,7 +52,19 @@ class GroupCommit:
         """
         return cast("CallsRecorded", await self._write(record))
 
-    async def _write(self, write: Write) -> _Written:
+    async def lease(self, request: TakeLease) -> LeaseTaken:
+        """Return once the lease is taken, with what else comes where the store can do that. See :meth:`Store.lease`."""
+        if isinstance(self.store, OneTransactionStore):
+            return cast("LeaseTaken", await self._write(request))
+        return await self.store.lease(request)
+
+    async def release(self, request: ReleaseLease) -> LeaseReleased:
+        """As :meth:`lease`. See :meth:`Store.release`."""
+        if isinstance(self.store, OneTransactionStore):
+            return cast("LeaseReleased", await self._write(request))
+        return await self.store.release(request)
+
+    async def _write(self, write: Write | LeaseRequest) -> _Written:
         future: asyncio.Future[_Written] = asyncio.get_running_loop().create_future()
         self._waiting.append((write, future))
         if self._task is None:
@@ -81,10 +94,15 @@ class GroupCommit:
             size += _size(batch[-1][0])
         return batch
 
+    async def _do(self, requests: list[Write | LeaseRequest]) -> Sequence[_Written | UmbelError]:
+        if isinstance(self.store, OneTransactionStore):
+            return await self.store.transact(requests)
+        return await self.store.commit(cast("list[Write]", requests))
+
     async def _commit(self, batch: list[_Waiting]) -> None:
         outcomes: list[_Written | UmbelError]
         try:
-            outcomes = list(await self.store.commit([write for write, _ in batch]))
+            outcomes = list(await self._do([request for request, _ in batch]))
         except UmbelError as error:
             # One error object raised in many tasks would collect all their tracebacks.
             outcomes = [from_wire(error.to_wire()) for _ in batch]
@@ -103,7 +121,9 @@ class GroupCommit:
                 future.set_result(outcome)
 
 
-def _size(write: Write) -> int:
+def _size(write: Write | LeaseRequest) -> int:
     """About how many bytes a write has; the little around them does not count."""
+    if isinstance(write, (TakeLease, ReleaseLease)):
+        return 0
     size = len(write.state) if isinstance(write, SaveCheckpoint) else 0
     return size + sum(len(entry.result.content) for entry in write.entries if entry.result is not None)

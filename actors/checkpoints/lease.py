@@ -81,7 +81,10 @@ class Lease:
 
     def released(self, request: ReleaseLease) -> Lease:
         """The lease without its owner, if that is who gives it back."""
-        if (request.owner, request.token) != (self.owner, self.token):
+        return self._given_back(request.owner, request.token)
+
+    def _given_back(self, owner: str, token: int) -> Lease:
+        if (owner, token) != (self.owner, self.token):
             return self
         return replace(self, owner=None, expires_at=0.0)
 
@@ -92,18 +95,16 @@ class Lease:
     def after(self, save: SaveCheckpoint) -> Lease:
         """The lease once ``save`` is stored: the thread is there (again), and its writer may have given it back."""
         lease = self.begun()
-        if save.release is None:
-            return lease
-        return lease.released(ReleaseLease(store=save.store, thread_id=save.thread_id, owner=save.release, token=save.token))
+        return lease if save.release is None else lease._given_back(save.release, save.token)
 
     def begun(self) -> Lease:
         """The lease of a thread that has a checkpoint again: from here on its parents keep late writers out."""
-        return replace(self, deleted_at=None)
+        return self if self.deleted_at is None else replace(self, deleted_at=None)
 
     def is_forgotten(self, tombstones: float, now: float) -> bool:
         """Whether this is a tombstone of more than ``tombstones`` seconds that nobody is about to replace."""
         return self.deleted_at is not None and self.deleted_at < now - tombstones and self.holder(now) is None
 
-    def answer(self) -> LeaseTaken:
+    def answer(self, *, unused: bool = False) -> LeaseTaken:
         """What its owner is told."""
-        return LeaseTaken(token=self.token, expires_at=self.expires_at)
+        return LeaseTaken.trusted(token=self.token, expires_at=self.expires_at, unused=unused)

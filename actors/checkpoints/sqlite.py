@@ -1,25 +1,27 @@
 """Checkpoints in an SQLite file. Any number of processes of one machine may use the same file.
 
-``synchronous=full`` is the default: a save that was acknowledged survives a power cut. ``normal`` survives a killed process
-just as well but may lose the last commits with the power. The difference is one fsync a commit, and all saves of a group
-commit share it, so it costs a lone writer some latency and a busy one next to nothing.
+What was acknowledged survives any killed process. With ``synchronous=normal``, the default, a power cut may lose the last
+tenth of a second of it (never more, and never the order: what is left is what the store held at some moment before). With
+``full`` a commit waits for the disk, and a power cut loses nothing; that takes several times as long, which saves that come
+together share.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sqlite3
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic_core import from_json
 
 from ...protocol.commands import CheckpointLoaded, CheckpointSaved, SaveCheckpoint
-from ...protocol.errors import CheckpointError, NotStorable, StoreUnavailable, UmbelError
+from ...protocol.errors import CheckpointError, NotStorable, UmbelError
 from ...protocol.messages import NOTHING
 from ...protocol.storage import (
     CallsRecorded,
@@ -27,7 +29,6 @@ from ...protocol.storage import (
     GarbageCollected,
     JournalEntry,
     LeaseReleased,
-    LeaseTaken,
     ListThreads,
     RecordCalls,
     ReleaseLease,
@@ -36,15 +37,18 @@ from ...protocol.storage import (
     ThreadsListed,
 )
 from . import sqlite_upkeep as upkeep
-from .database_thread import DatabaseThread, explain
+from .database import Database, TooLong
 from .delta import fold
+from .log_keeper import LogKeeper
 from .sqlite_schema import prepare_schema
 from .static_parts import references
 from .store import (
     MAX_STATE_BYTES,
+    LeaseOutcome,
+    LeaseRequest,
+    OneTransactionStore,
     RecordOutcome,
     SaveOutcome,
-    Store,
     Write,
     WriteOutcome,
     check_id,
@@ -55,10 +59,17 @@ from .store import (
 )
 from .url import StoreUrl, Synchronous
 
-_Answer = LeaseTaken | LeaseReleased | UmbelError
+SHORT_WRITES = 256
+SHORT_BYTES = 1024 * 1024
+PAGE_BYTES = 4096
+WRITE_PAGES = 5  # that a save touches, besides its state
 
 _NEWEST = "SELECT position, checkpoint_id, depth FROM umbel_checkpoints WHERE thread_id = ? ORDER BY position DESC LIMIT 1"
 _EXISTS = "SELECT 1 FROM umbel_checkpoints WHERE thread_id = ? AND checkpoint_id = ?"
+_USED = (
+    "SELECT EXISTS (SELECT 1 FROM umbel_checkpoints WHERE thread_id = :id)"
+    " OR EXISTS (SELECT 1 FROM umbel_journal WHERE thread_id = :id)"
+)
 _INSERT = (
     "INSERT INTO umbel_checkpoints (thread_id, position, checkpoint_id, parent_id, depth, base, created_at, metadata, state)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (thread_id, checkpoint_id) DO NOTHING"
@@ -72,26 +83,19 @@ _ENTRIES = "SELECT entry FROM umbel_journal WHERE thread_id = ? ORDER BY number"
 _TEXT = "INSERT INTO umbel_statics (digest, body) VALUES (?, ?) ON CONFLICT (digest) DO NOTHING"
 _USE = "INSERT INTO umbel_static_uses (thread_id, digest) VALUES (?, ?) ON CONFLICT DO NOTHING"
 _TEXTS = "SELECT digest, body FROM umbel_statics JOIN umbel_static_uses USING (digest) WHERE thread_id = ?"
+_CHAIN_BYTES = "SELECT total(length(state)) FROM umbel_checkpoints WHERE thread_id = ? AND position BETWEEN ? AND ?"
 _CHAIN = "SELECT base, state FROM umbel_checkpoints WHERE thread_id = ? AND position BETWEEN ? AND ? ORDER BY position"
 
 
-@dataclass(slots=True)
-class _Asked:
-    """A request about a lease, and its answer once there is one."""
-
-    request: TakeLease | ReleaseLease
-    answer: _Answer | None = None
-
-
-class SqliteStore(Store):
+class SqliteStore(OneTransactionStore):
     """A store in an SQLite file. Its URL is ``sqlite:///relative``, ``sqlite:////absolute`` or ``sqlite:///~/path``.
 
-    One thread writes, another reads, so that a load never waits for a commit.
+    One connection writes, another reads, so that a long load never keeps a commit waiting.
 
     Args:
         path: the file; it and its parent directories are created when missing.
         timeout: seconds to wait for another process's lock before :class:`StoreUnavailable`.
-        synchronous: ``full`` survives a power cut, ``normal`` a killed process.
+        synchronous: ``full`` survives a power cut, ``normal`` a killed process, and a power cut but for the last moment.
         max_bytes: the largest state that one checkpoint may hold.
         clock: seconds since the epoch; leases and tombstones go by it.
     """
@@ -103,17 +107,17 @@ class SqliteStore(Store):
         path: str | Path,
         *,
         timeout: float = 10.0,
-        synchronous: Synchronous = "full",
+        synchronous: Synchronous = "normal",
         max_bytes: int = MAX_STATE_BYTES,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(max_bytes=max_bytes)
         self._clock = clock
-        self._asked: deque[_Asked] = deque()
         self.path = Path(path).expanduser().absolute()
         self._synchronous = synchronous
-        self._writer = DatabaseThread(self.path, timeout=timeout, prepare=self._prepare)
-        self._reader = DatabaseThread(self.path, timeout=timeout, prepare=self._prepare)
+        self._log = LogKeeper(self.path) if synchronous == "normal" else None
+        self._writer = Database(self.path, timeout=timeout, prepare=self._prepare)
+        self._reader = Database(self.path, timeout=timeout, prepare=self._prepare)
 
     @classmethod
     def from_url(cls, url: str) -> SqliteStore:
@@ -123,7 +127,7 @@ class SqliteStore(Store):
         return cls(
             parsed.file(),
             timeout=parsed.number("timeout", 10.0),
-            synchronous=parsed.synchronous(),
+            synchronous=parsed.synchronous("normal"),
             max_bytes=int(parsed.number("max_bytes", MAX_STATE_BYTES)),
         )
 
@@ -131,22 +135,23 @@ class SqliteStore(Store):
         """See :meth:`Store.open`."""
         await self._writer.run(lambda _: None)
 
-    async def save(self, saves: Sequence[SaveCheckpoint]) -> list[SaveOutcome]:
-        """See :meth:`Store.save`."""
-        return cast("list[SaveOutcome]", await self.commit(saves))
-
-    async def record(self, records: Sequence[RecordCalls]) -> list[RecordOutcome]:
-        """See :meth:`Store.record`."""
-        return cast("list[RecordOutcome]", await self.commit(records))
-
-    async def commit(self, writes: Sequence[Write]) -> list[WriteOutcome]:
-        """See :meth:`Store.commit`; one transaction."""
-        return await self._writer.run(lambda connection: self._commit(connection, writes))
+    async def transact(self, requests: Sequence[Write | LeaseRequest]) -> list[WriteOutcome | LeaseOutcome]:
+        """See :meth:`OneTransactionStore.transact`."""
+        size = sum(len(request.state) for request in requests if isinstance(request, SaveCheckpoint))
+        short = self._log is not None and len(requests) <= SHORT_WRITES and size <= SHORT_BYTES
+        outcomes = await self._writer.run(lambda connection: self._transact(connection, requests), short=short)
+        if self._log is not None:
+            self._log.wrote(WRITE_PAGES * len(requests) + size // PAGE_BYTES)
+        return outcomes
 
     async def load(self, thread_id: str, checkpoint_id: str | None = None) -> CheckpointLoaded:
         """See :meth:`Store.load`."""
         check_id(thread_id)
-        return await self._reader.run(lambda connection: _load(connection, self.path, thread_id, checkpoint_id))
+        read = partial(_load, path=self.path, thread_id=thread_id, checkpoint_id=checkpoint_id)
+        if self._log is not None:
+            with contextlib.suppress(TooLong):
+                return await self._writer.run(partial(read, limit=SHORT_BYTES), short=True)
+        return await self._reader.run(read)
 
     async def history(self, thread_id: str, limit: int = 10) -> list[CheckpointLoaded]:
         """See :meth:`Store.history`."""
@@ -157,15 +162,6 @@ class SqliteStore(Store):
             return [_loaded(row, None) for row in connection.execute(query, (thread_id, max(0, limit)))]
 
         return await self._reader.run(read)
-
-    async def lease(self, request: TakeLease) -> LeaseTaken:
-        """See :meth:`Store.lease`."""
-        check_id(request.owner)
-        return cast("LeaseTaken", await self._ask(request))
-
-    async def release(self, request: ReleaseLease) -> LeaseReleased:
-        """See :meth:`Store.release`."""
-        return cast("LeaseReleased", await self._ask(request))
 
     async def threads(self, request: ListThreads) -> ThreadsListed:
         """See :meth:`Store.threads`."""
@@ -194,57 +190,40 @@ class SqliteStore(Store):
 
     async def close(self) -> None:
         """See :meth:`Store.close`."""
+        if self._log is not None:
+            await asyncio.to_thread(self._log.close)
         await self._reader.close()
         await self._writer.close()
 
-    async def _ask(self, request: TakeLease | ReleaseLease) -> LeaseTaken | LeaseReleased:
-        """Requests that came while the file was busy share a transaction: leases are asked for with every run."""
-        check_id(request.thread_id)
-        asked = _Asked(request)
-        self._asked.append(asked)
-        await self._writer.run(self._answer)
-        if isinstance(asked.answer, UmbelError):
-            raise asked.answer
-        if asked.answer is None:
-            raise StoreUnavailable(f"{self.path} did not answer; ask again")
-        return asked.answer
+    def _transact(
+        self, connection: sqlite3.Connection, requests: Sequence[Write | LeaseRequest]
+    ) -> list[WriteOutcome | LeaseOutcome]:
+        connection.execute("BEGIN IMMEDIATE")
+        outcomes = [self._do(connection, request) for request in requests]
+        connection.execute("COMMIT")
+        self.commits += 1
+        return outcomes
 
-    def _answer(self, connection: sqlite3.Connection) -> None:
-        """Answer every request so far; one that an earlier call has answered is not there any more."""
-        asked: list[_Asked] = []
-        while self._asked:
-            asked.append(self._asked.popleft())
-        if not asked:
-            return
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            for each in asked:
-                each.answer = self._lease(connection, each.request)
-            connection.execute("COMMIT")
-            self.commits += 1
-        except sqlite3.Error as error:
-            for each in asked:
-                each.answer = explain(error, self.path)
+    def _do(self, connection: sqlite3.Connection, request: Write | LeaseRequest) -> WriteOutcome | LeaseOutcome:
+        if isinstance(request, SaveCheckpoint):
+            return self._save(connection, request)
+        if isinstance(request, RecordCalls):
+            return self._record(connection, request)
+        return self._lease(connection, request)
 
-    def _lease(self, connection: sqlite3.Connection, request: TakeLease | ReleaseLease) -> _Answer:
-        before = upkeep.read_lease(connection, request.thread_id)
+    def _lease(self, connection: sqlite3.Connection, request: LeaseRequest) -> LeaseOutcome:
         try:
+            check_id(request.thread_id)
+            before = upkeep.read_lease(connection, request.thread_id)
             now = before.taken(request, self._clock()) if isinstance(request, TakeLease) else before.released(request)
         except UmbelError as error:
             return error
         if now != before:
             upkeep.write_lease(connection, request.thread_id, now)
-        return now.answer() if isinstance(request, TakeLease) else LeaseReleased()
-
-    def _commit(self, connection: sqlite3.Connection, writes: Sequence[Write]) -> list[WriteOutcome]:
-        connection.execute("BEGIN IMMEDIATE")
-        outcomes: list[WriteOutcome] = [
-            self._save(connection, write) if isinstance(write, SaveCheckpoint) else self._record(connection, write)
-            for write in writes
-        ]
-        connection.execute("COMMIT")
-        self.commits += 1
-        return outcomes
+        if isinstance(request, ReleaseLease):
+            return LeaseReleased()
+        unused = not before.token and not connection.execute(_USED, {"id": request.thread_id}).fetchone()[0]
+        return now.answer(unused=unused)
 
     def _save(self, connection: sqlite3.Connection, save: SaveCheckpoint) -> SaveOutcome:
         thread_id, checkpoint_id = save.thread_id, save.checkpoint_id
@@ -253,7 +232,7 @@ class SqliteStore(Store):
             entries = encode_entries(thread_id, save.entries, self.max_bytes)
         except NotStorable as error:
             return error
-        saved = CheckpointSaved(checkpoint_id=checkpoint_id)
+        saved = CheckpointSaved.trusted(checkpoint_id=checkpoint_id)
         lease = upkeep.read_lease(connection, thread_id)
         refusal = lease.refusal(thread_id, save.token, self._clock())
         position, found, depth = connection.execute(_NEWEST, (thread_id,)).fetchone() or (0, None, 0)
@@ -265,7 +244,7 @@ class SqliteStore(Store):
         if connection.execute(_INSERT, (thread_id, position + 1, *facts)).rowcount:
             self._save_beside(connection, save, entries)
             after = lease.after(save)
-            if after != lease:
+            if after is not lease:
                 upkeep.write_lease(connection, thread_id, after)
         return saved
 
@@ -291,6 +270,8 @@ class SqliteStore(Store):
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA synchronous = {self._synchronous.upper()}")
+        if self._log is not None:
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
         prepare_schema(connection, self.path)
 
 
@@ -299,7 +280,9 @@ def _write_down(connection: sqlite3.Connection, write: Write, entries: list[byte
         connection.execute(_ENTRY, (write.thread_id, entry.call_id, entry.phase, encoded))
 
 
-def _load(connection: sqlite3.Connection, path: Path, thread_id: str, checkpoint_id: str | None) -> CheckpointLoaded:
+def _load(
+    connection: sqlite3.Connection, path: Path, thread_id: str, checkpoint_id: str | None, limit: int | None = None
+) -> CheckpointLoaded:
     # One read transaction: another process may add checkpoints between the queries.
     connection.execute("BEGIN")
     if checkpoint_id is None:
@@ -310,8 +293,10 @@ def _load(connection: sqlite3.Connection, path: Path, thread_id: str, checkpoint
     journal = connection.execute(_ENTRIES, (thread_id,)).fetchall() if checkpoint_id is None else []
     entries = tuple(JournalEntry.model_validate_json(entry) for (entry,) in journal)
     if row is None:
-        return CheckpointLoaded(journal=entries, token=token)
+        return CheckpointLoaded.trusted(journal=entries, token=token)
     depth, position = row[4], row[5]
+    if limit is not None and connection.execute(_CHAIN_BYTES, (thread_id, position - depth, position)).fetchone()[0] > limit:
+        raise TooLong
     chain = connection.execute(_CHAIN, (thread_id, position - depth, position)).fetchall()
     where = f"checkpoint {row[0]!r} of thread {thread_id!r} in {path}"
     if len(chain) != depth + 1:

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime
+from functools import cache
 from math import isfinite
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import AwareDatetime
 
 from ...protocol.errors import NotStorable
 from ...protocol.messages import NOTHING, Frozen
 
 MAX_DEPTH = 100
 _EXACT = frozenset({str, int, bool, type(None)})
+_PLAIN = frozenset({str, int, float, bool, bytes, datetime, AwareDatetime, type(None), Ellipsis})
+
+
+class _Refused(Exception):
+    """A value that would not come back, and the way to it, innermost part first."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.path: list[str] = []
 
 
 def check_model(model: Frozen, path: str, fields: Collection[str] | None = None) -> None:
@@ -21,46 +34,114 @@ def check_model(model: Frozen, path: str, fields: Collection[str] | None = None)
     Raises:
         NotStorable: names the first value that would not come back as it is.
     """
-    for name, value in model.__dict__.items():
-        kind = type(value)
-        if kind in _EXACT or (fields is not None and name not in fields):
-            continue
-        if kind is tuple:
-            for number, item in enumerate(value):
-                if isinstance(item, Frozen):
-                    check_model(item, f"{path}.{name}[{number}]")
-                elif type(item) is dict:
-                    check_json(item, f"{path}.{name}[{number}]")
-        elif isinstance(value, Frozen):
-            check_model(value, f"{path}.{name}")
-        elif isinstance(value, dict) or type(model).model_fields[name].annotation is Any:
-            check_json(value, f"{path}.{name}")
+    try:
+        _check_fields(model, fields)
+    except _Refused as refused:
+        raise _error(refused, path) from None
 
 
-def check_json(value: Any, path: str, depth: int = 0) -> None:
+def check_json(value: Any, path: str) -> None:
     """Check one free-form value.
 
     Raises:
         NotStorable: names the first value that would not come back as it is.
     """
+    try:
+        _check_value(value, 0)
+    except _Refused as refused:
+        raise _error(refused, path) from None
+
+
+def _error(refused: _Refused, path: str) -> NotStorable:
+    where = path + "".join(reversed(refused.path))
+    return NotStorable(f"{where[:200] + '...' if len(where) > 220 else where} {refused}", path=where)
+
+
+@cache
+def _free(kind: type[Frozen]) -> tuple[tuple[str, bool], ...]:
+    """The fields that may hold free-form values, at any depth; and whether such a value may be anything."""
+    fields = kind.model_fields.items()
+    return tuple((name, field.annotation is Any) for name, field in fields if not _is_plain(field.annotation))
+
+
+def _is_plain(annotation: Any) -> bool:
+    """Whether validation alone restores a value of this type."""
+    if annotation in _PLAIN or get_origin(annotation) is Literal:
+        return True
+    inner = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return _is_plain(inner[0])
+    return bool(inner) and get_origin(annotation) is not dict and all(map(_is_plain, inner))
+
+
+def _check_fields(model: Frozen, fields: Collection[str] | None = None) -> None:
+    values = model.__dict__
+    for name, anything in _free(type(model)):
+        value = values[name]
+        if not value or (fields is not None and name not in fields):
+            continue
+        try:
+            if type(value) is tuple:
+                _check_items(value)
+            elif isinstance(value, Frozen):
+                _check_fields(value)
+            elif anything or isinstance(value, dict):
+                _check_value(value, 0)
+        except _Refused as refused:
+            refused.path.append(f".{name}")
+            raise
+
+
+def _check_items(items: tuple[Any, ...]) -> None:
+    number = 0
+    try:
+        for number, item in enumerate(items):  # noqa: B007 - for the path
+            if isinstance(item, Frozen):
+                _check_fields(item)
+            elif type(item) is dict:
+                _check_value(item, 0)
+    except _Refused as refused:
+        refused.path.append(f"[{number}]")
+        raise
+
+
+def _check_value(value: Any, depth: int) -> None:
     kind = type(value)
     if kind in _EXACT or value is NOTHING:
         return
     if kind is float:
         if not isfinite(value):
-            raise NotStorable(f"{path} is {value}, which JSON cannot hold; store None or text", path=path)
+            raise _Refused(f"is {value}, which JSON cannot hold; store None or text")
     elif depth >= MAX_DEPTH:
-        raise NotStorable(f"{path[:200]}... is nested more than {MAX_DEPTH} levels deep", path=path)
+        raise _Refused(f"is nested more than {MAX_DEPTH} levels deep")
     elif kind is list:
-        for number, item in enumerate(value):
-            check_json(item, f"{path}[{number}]", depth + 1)
+        _check_list(value, depth)
     elif kind is dict:
+        _check_dict(value, depth)
+    else:
+        raise _Refused(f"is a {kind.__qualname__}, which would not come back as one; store text, numbers, lists and dicts")
+
+
+def _check_list(value: list[Any], depth: int) -> None:
+    number = 0
+    try:
+        for number, item in enumerate(value):  # noqa: B007 - for the path
+            _check_value(item, depth + 1)
+    except _Refused as refused:
+        refused.path.append(f"[{number}]")
+        raise
+
+
+def _check_dict(value: dict[Any, Any], depth: int) -> None:
+    key: Any = None
+    try:
         for key, item in value.items():
             if type(key) is not str:
-                raise NotStorable(f"{path} has the key {key!r}; keys must be text", path=path)
-            check_json(item, f"{path}.{key}", depth + 1)
-    else:
-        raise NotStorable(
-            f"{path} is a {kind.__qualname__}, which would not come back as one; store text, numbers, lists and dicts",
-            path=path,
-        )
+                break
+            _check_value(item, depth + 1)
+        else:
+            return
+    except _Refused as refused:
+        refused.path.append(f".{key}")
+        raise
+    raise _Refused(f"has the key {key!r}; keys must be text")

@@ -15,7 +15,7 @@ from pydantic_core import to_json
 
 from ...protocol.codec import to_json as protocol_json
 from ...protocol.commands import CheckpointLoaded, CheckpointSaved, SaveCheckpoint
-from ...protocol.errors import CheckpointConflict, CheckpointError, ConfigurationError, NotStorable, ProtocolError
+from ...protocol.errors import CheckpointConflict, CheckpointError, ConfigurationError, NotStorable, ProtocolError, UmbelError
 from ...protocol.storage import (
     CallsRecorded,
     CollectGarbage,
@@ -36,6 +36,8 @@ SaveOutcome = CheckpointSaved | CheckpointError
 RecordOutcome = CallsRecorded | CheckpointError
 Write = SaveCheckpoint | RecordCalls
 WriteOutcome = CheckpointSaved | CallsRecorded | CheckpointError
+LeaseRequest = TakeLease | ReleaseLease
+LeaseOutcome = LeaseTaken | LeaseReleased | UmbelError
 
 
 class Store(ABC):
@@ -151,6 +153,40 @@ class Store(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Give up connections and threads; what was acknowledged stays stored. May be called twice."""
+
+
+class OneTransactionStore(Store):
+    """A store whose transactions hold whatever comes together, leases too: every run takes one and gives it back."""
+
+    @abstractmethod
+    async def transact(self, requests: Sequence[Write | LeaseRequest]) -> list[WriteOutcome | LeaseOutcome]:
+        """Do ``requests`` in order, in one transaction. What :meth:`lease` and :meth:`release` raise is an outcome here."""
+
+    async def commit(self, writes: Sequence[Write]) -> list[WriteOutcome]:
+        """See :meth:`Store.commit`."""
+        return cast("list[WriteOutcome]", await self.transact(writes))
+
+    async def save(self, saves: Sequence[SaveCheckpoint]) -> list[SaveOutcome]:
+        """See :meth:`Store.save`."""
+        return cast("list[SaveOutcome]", await self.transact(saves))
+
+    async def record(self, records: Sequence[RecordCalls]) -> list[RecordOutcome]:
+        """See :meth:`Store.record`."""
+        return cast("list[RecordOutcome]", await self.transact(records))
+
+    async def lease(self, request: TakeLease) -> LeaseTaken:
+        """See :meth:`Store.lease`."""
+        return cast("LeaseTaken", await self._alone(request))
+
+    async def release(self, request: ReleaseLease) -> LeaseReleased:
+        """See :meth:`Store.release`."""
+        return cast("LeaseReleased", await self._alone(request))
+
+    async def _alone(self, request: LeaseRequest) -> WriteOutcome | LeaseOutcome:
+        [outcome] = await self.transact([request])
+        if isinstance(outcome, UmbelError):
+            raise outcome
+        return outcome
 
 
 def _in_turns(writes: Sequence[Write]) -> list[list[int]]:

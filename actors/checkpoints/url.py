@@ -66,9 +66,9 @@ class StoreUrl:
             raise ConfigurationError(f"{self.scheme}:// option {option}={value!r} is none of {', '.join(known)}")
         return value
 
-    def synchronous(self) -> Synchronous:
-        """How long a save waits for the disk; ``full`` unless the URL says otherwise."""
-        return "normal" if self.choice("synchronous", "full", ("normal", "full")) == "normal" else "full"
+    def synchronous(self, default: Synchronous) -> Synchronous:
+        """How long a save waits for the disk."""
+        return "normal" if self.choice("synchronous", default, ("normal", "full")) == "normal" else "full"
 
     def file(self) -> Path:
         """The place as an absolute path: ``sqlite:///relative``, ``sqlite:////absolute`` or ``sqlite:///~/home``."""

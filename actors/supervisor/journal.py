@@ -1,32 +1,35 @@
 """The tool journal of a durable run: a crash must not make a side effect happen twice. Source: OURS-15, OURS-18.
 
 A call whose tool is not idempotent leaves two entries: ``begun`` is stored before its body starts, ``done``, with the
-result, after it has ended. What a recovered segment finds decides what becomes of a call that has no result yet:
+result, after it has ended. One whose tool is idempotent leaves ``done`` only. What a recovered segment finds decides what
+becomes of a call that has no result yet:
 
     done                  its result is taken, the body does not run
     done, without result  it asked a person, which had no effect: it runs, and asks again
     begun                 nobody knows: the model is told ``outcome_unknown`` and has to look for itself
-    nothing               the body was never started: it runs
+    nothing               the body was never started, or may be repeated: it runs
 
 That is right only because of the order of the writes, of which there are as few as can be:
 
-1. Before a batch with such a call, one save stores the conversation with its open calls *and* the ``begun`` entries of
-   the calls that start at once. (After a pause, and in a recovered segment, the conversation is stored already, and
-   entries of the same batch must stay: then the entries are recorded by themselves.)
+1. Before a batch with a call that must not be repeated, one save stores the conversation with its open calls *and* the
+   ``begun`` entries of the calls that start at once. (After a pause, and in a recovered segment, the conversation is stored
+   already, and entries of the same batch must stay: then the entries are recorded by themselves.)
 2. A call that starts later (behind ``max_concurrency``, or in a sequential batch) is recorded right before it starts.
-3. When a body has ended, ``done`` is recorded at once, unless it is the last of its batch and the save of the iteration
-   follows directly (with ``durability="async"`` that one may be lost, and with it what came of the call). In a sequential
-   batch it travels with the next call's ``begun``.
+3. When a body has ended, ``done`` is recorded at once (with the conversation, where that is not stored yet), unless it is the
+   last of its batch and the save of the iteration follows directly: then what is told of it waits for that save, so nobody
+   hears of a result that a crash takes back. In a sequential batch it travels with the next call's ``begun``.
 4. The save of the iteration holds every result, and empties the journal.
 
-So a batch of one call costs one save more than a batch without side effects, and a batch of idempotent calls costs
-nothing: those simply run again. Requests of concurrent calls and runs share the store's transactions.
+So a batch of one call costs one save more than a batch without side effects, and an idempotent call alone costs nothing.
+Requests of concurrent calls and runs share the store's transactions. Whoever saves less often (``durability`` "async" or
+"exit", ``checkpoint_every_n_iterations``) gets fewer promises: then idempotent calls leave nothing, and run again.
 
 A write of step 1 or 2 that fails keeps the body from starting, and ends the run with the store's error.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterable, Sequence
@@ -51,14 +54,17 @@ class Batch:
     Args:
         slots: the calls whose bodies run, in call order.
         sequential: they run one by one.
+        stored: the thread has the conversation with these calls.
     """
 
-    __slots__ = ("held", "left", "sequential", "slots")
+    __slots__ = ("held", "left", "opening", "sequential", "slots", "stored")
 
-    def __init__(self, slots: Sequence[Slot], sequential: bool) -> None:
+    def __init__(self, slots: Sequence[Slot], sequential: bool, stored: bool) -> None:
         self.slots = slots
         self.left = len(slots)
         self.sequential = sequential
+        self.stored = stored
+        self.opening: asyncio.Lock | None = None
         self.held: tuple[JournalEntry, ...] = ()
 
     def precedes_entry(self, slot: Slot) -> bool:
@@ -70,6 +76,11 @@ class Batch:
 def leaves_entries(slot: Slot) -> bool:
     """Whether a repetition of the call could do harm."""
     return not slot.tool.idempotent
+
+
+def survives(run: Run, slot: Slot) -> bool:
+    """Whether the call's result is to outlive a crash before the iteration is saved."""
+    return leaves_entries(slot) or (run.config.durability == "sync" and is_due(run))
 
 
 async def intend(run: Run, slots: Sequence[Slot], *, stored: bool) -> None:
@@ -84,7 +95,7 @@ async def intend(run: Run, slots: Sequence[Slot], *, stored: bool) -> None:
         UmbelError: it could not be stored; no body may start.
     """
     sequential = len(slots) == 1 or run.config.tool_execution == "sequential"
-    run.batch = Batch(slots, sequential)
+    batch = run.batch = Batch(slots, sequential, stored)
     if not any(map(leaves_entries, slots)):
         return
     first = [slot for slot in slots[: 1 if sequential else run.config.max_concurrency] if leaves_entries(slot)]
@@ -92,6 +103,7 @@ async def intend(run: Run, slots: Sequence[Slot], *, stored: bool) -> None:
     try:
         if not stored:
             await save(run, final=True, entries=entries)
+            batch.stored = True
         elif entries:
             await record(run, entries)
     except UmbelError as error:
@@ -122,9 +134,10 @@ async def end(run: Run, slot: Slot, result: ToolResult) -> None:
     """
     batch: Batch = run.batch
     batch.left -= 1
-    if not leaves_entries(slot) or (slot.asks and slot.tool.agent is not None):
+    if not survives(run, slot) or (slot.asks and slot.tool.agent is not None):
         return
-    if not batch.left and is_due(run) and not run.agent.hooks.after_tool:
+    if not batch.left and is_due(run) and (slot.tool.idempotent or not run.agent.hooks.after_tool):
+        slot.unsaved = run.config.durability == "sync"
         return
     kept = None if slot.asks else result
     entry = JournalEntry(run_id=run.id, call_id=slot.call.id, phase="done", result=kept, at=time.time())
@@ -132,11 +145,23 @@ async def end(run: Run, slot: Slot, result: ToolResult) -> None:
         batch.held = (*batch.held, entry)
         return
     try:
-        await record(run, (entry,))
+        await keep(run, batch, entry)
     except StaleWriter:
         raise
     except UmbelError:
         logger.warning("run %s: the result of call %s could not be recorded", run.id, slot.call.id, exc_info=True)
+
+
+async def keep(run: Run, batch: Batch, entry: JournalEntry) -> None:
+    """Record the entry; the first of a batch that the thread does not know yet brings the conversation along."""
+    if not batch.stored:
+        batch.opening = batch.opening or asyncio.Lock()
+        async with batch.opening:
+            if not batch.stored:
+                await save(run, final=True, entries=(entry,))
+                batch.stored = True
+                return
+    await record(run, (entry,))
 
 
 def recall(run: Run, slots: Iterable[Slot]) -> None:
@@ -144,10 +169,10 @@ def recall(run: Run, slots: Iterable[Slot]) -> None:
     known = run.journal or {}
     for slot in slots:
         entry = known.get(slot.call.id)
-        if entry is None or slot.tool is None or not leaves_entries(slot):
+        if entry is None or slot.tool is None:
             continue
         if entry.phase == "begun":
-            slot.result = unknown(slot.call)
+            slot.result = unknown(slot.call) if leaves_entries(slot) else None
         elif entry.result is not None:
             slot.result = entry.result
             slot.ran = True  # hooks that look at results may not have seen it

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from typing import Any
 
 from ...protocol.commands import CheckpointLoaded, LoadCheckpoint
 from ...protocol.errors import StaleWriter, ThreadBusy, UmbelError
 from ...protocol.storage import LeaseTaken, ReleaseLease, TakeLease
 from .asking import ask_checkpointer
-from .run import Run
+from .run import Run, new_id
 
 logger = logging.getLogger("umbel.supervisor")
 FIRST_DELAY = 0.05
@@ -36,7 +35,7 @@ async def take(run: Run) -> CheckpointLoaded:
     message = LoadCheckpoint(
         store=run.config.checkpointer or "",
         thread_id=run.request.thread_id or "",
-        owner=f"{run.request.run_id}:{os.urandom(4).hex()}",
+        owner=f"{run.request.run_id}:{new_id(32)}",
         seconds=run.config.lease_seconds,
         steal=run.request.on_busy == "interrupt",
     )

@@ -99,6 +99,7 @@ class Run:
     __slots__ = (
         "_deadline",
         "_forget",
+        "_held",
         "_memo",
         "_seq",
         "_task",
@@ -171,6 +172,7 @@ class Run:
         self.partial_text = ""
         self.stopping: str | None = None
         self.time_limit: float | None = None
+        self._held: list[Event] | None = None
         self._memo: Memo | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._task = task
@@ -209,6 +211,20 @@ class Run:
                 **fields,
             )
             self._seq += 1
+            if self._held is None:
+                self.caller.send(event)
+            else:
+                self._held.append(event)
+
+    def hold(self) -> None:
+        """Keep events back until :meth:`let_go`: what they tell is not stored yet."""
+        if self.watched and self._held is None:
+            self._held = []
+
+    def let_go(self) -> None:
+        """It is stored, or never will be: send what was held, in order."""
+        held, self._held = self._held, None
+        for event in held or ():
             self.caller.send(event)
 
     # being stopped
@@ -367,8 +383,13 @@ def refuse(call: ToolCall, why: str, code: str) -> ToolResult:
     return ToolResult(tool_call_id=call.id, name=call.name, error=why, code=code)
 
 
+def new_id(bits: int) -> str:
+    """Random hex digits. Asking the kernel for each would cost a run more than anything else that it does on its own."""
+    return f"{_random.getrandbits(bits):0{bits // 4}x}"
+
+
 def _unique(call: ToolCall, taken: set[str]) -> ToolCall:
-    own = call.id if call.id and call.id not in taken else f"call_{_random.getrandbits(48):012x}"
+    own = call.id if call.id and call.id not in taken else f"call_{new_id(48)}"
     taken.add(own)
     return call if own == call.id else call.evolve(id=own, provider_id=call.provider_id or call.id or None)
 

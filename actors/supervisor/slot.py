@@ -27,6 +27,7 @@ class Slot:
         began: the body was started.
         ran: the body ended, so hooks that look at results are asked.
         emitted: what those hooks emitted; it follows the event of the result.
+        unsaved: its result is stored with the iteration, and is not told before.
         announced, told: its start and its completion were announced.
     """
 
@@ -45,6 +46,7 @@ class Slot:
         "told",
         "tool",
         "twin",
+        "unsaved",
         "waits",
     )
 
@@ -57,7 +59,7 @@ class Slot:
         self.secrets: dict[str, Any] | None = None
         self.asks: tuple[PendingInterrupt, ...] = ()
         self.emitted: list[CustomEvent] = []
-        self.reused = self.intended = self.began = self.ran = self.announced = self.told = False
+        self.reused = self.intended = self.began = self.ran = self.announced = self.told = self.unsaved = False
 
 
 def announce(run: Run, slot: Slot) -> None:
@@ -88,6 +90,8 @@ def complete(run: Run, slot: Slot) -> None:
     if result is not None and not slot.told:
         announce(run, slot)
         slot.told = True
+        if slot.unsaved:
+            run.hold()
         run.emit(
             ToolCompleteEvent,
             tool_name=slot.call.name,

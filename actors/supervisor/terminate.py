@@ -59,6 +59,7 @@ async def terminate(run: Run, reason: str, error: Exception | None = None) -> Ru
             logger.warning("run %s: its last state could not be saved", run.id, exc_info=True)
         else:
             reason, error = "error", caught
+    run.let_go()
     run.forget()
     hooks = run.agent.hooks
     if hooks.after_invocation or hooks.iteration_end:

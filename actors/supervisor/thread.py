@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from ..checkpoints.facts import searchable
 from .asking import ask_checkpointer
 from .backlog import Backlog
 from .lease import take
-from .run import Peers, Run
+from .run import Peers, Run, new_id
 
 UNANSWERED = "outcome unknown: the process stopped before its result was kept. Verify what happened before you repeat it."
 
@@ -251,12 +250,15 @@ async def write(run: Run, step: Step, release: str | None = None) -> None:
         step.state,
         store=run.config.checkpointer,
         thread_id=run.request.thread_id or "",
-        checkpoint_id=os.urandom(16).hex(),
+        checkpoint_id=new_id(128),
         created_at=time.time(),
         baseline=run.checkpoint,
         metadata=step.facts,
+        token=run.token,
+        entries=step.entries,
+        settles=True,
+        release=release,
     )
-    message = message.evolve(token=run.token, entries=step.entries, settles=True, release=release)
     await commit(run, message, baseline)
     if release is not None and run.lease is not None:
         run.lease.over()
@@ -283,3 +285,5 @@ async def commit(run: Run, message: SaveCheckpoint, baseline: Baseline) -> None:
     run.checkpoint = baseline
     if run._memo is not None:
         run._memo.unsure = None
+    if run._held is not None:
+        run.let_go()

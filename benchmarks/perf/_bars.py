@@ -55,6 +55,9 @@ def bars(records: Records, peers: list[str]) -> Iterator[Bar]:
         yield Bar(f"{kind} w4_10000: KiB per run", median(records, kind, "w4_10000", "kib_per_run"), 20.0, at_least=False)
     for kind in KINDS:
         yield against(records, kind, "w5", peers, 1.0)
+    yield against(records, "inline", "w6", peers, 1.0)
+    for kind in KINDS:
+        yield Bar(f"{kind} w6_1000: durable / volatile runs/s", median(records, kind, "w6_1000", "share"), 0.5, at_least=True)
 
 
 def inline_bars(records: Records, peers: list[str]) -> Iterator[Bar]:

@@ -225,6 +225,22 @@ class Bench:
             await self.check_tools(before, done)
             return {**figures, "disk_kib_per_run": size_kib(Path(folder)) / done}
 
+    async def durable_share(self, at_once: int, rounds: int = 5) -> Figures:
+        """A volatile fleet and a durable one of the same size, in turns: what durability leaves of the rate."""
+        with tempfile.TemporaryDirectory(prefix="umbel-bench-") as folder:
+            volatile = self._make.tool_turn()
+            durable = self._make.tool_turn(checkpointer=f"sqlite:///{folder}/checkpoints.sqlite")
+            rates: dict[str, list[float]] = {"volatile": [], "durable": []}
+            for number in range(1 + rounds):  # the first warms up
+                for name, agent in (("volatile", volatile), ("durable", durable)):
+                    threads = [{"thread_id": f"{number}-{run}"} if name == "durable" else {} for run in range(at_once)]
+                    start = now()
+                    await asyncio.gather(*(self.answer(agent, **options) for options in threads))
+                    rates[name].append(at_once / (now() - start))
+            kept = {name: statistics.median(values[1:]) for name, values in rates.items()}
+            share = statistics.median(d / v for d, v in zip(rates["durable"][1:], rates["volatile"][1:], strict=True))
+            return {"n": at_once, "runs_per_s": kept["durable"], "volatile_runs_per_s": kept["volatile"], "share": share}
+
     async def _durable_sequence(self, agent: Agent, warm: int = 20) -> tuple[list[float], float, int]:
         times: list[float] = []
         used = 0.0
@@ -250,6 +266,7 @@ WORKLOADS: dict[str, Callable[[Bench], Awaitable[Figures]]] = {
     "w5": lambda bench: bench.fan_out(),
     "w6": lambda bench: bench.durable(0),
     "w6_200": lambda bench: bench.durable(200),
+    "w6_1000": lambda bench: bench.durable_share(1_000),
 }
 
 

@@ -34,6 +34,7 @@ WORKLOADS = {
     "w5": "one agent asks 100 agents, a tool turn each",
     "w6": "a tool turn with the embedded store, new thread each, sequential",
     "w6_200": "200 of them at once",
+    "w6_1000": "1,000 of them at once, in turns with 1,000 that store nothing",
     "import": "cold process to the first answer of a tool turn (Ray: with its start)",
 }
 COLUMNS = {
@@ -48,6 +49,8 @@ COLUMNS = {
     "in_flight": "in flight",
     "kib_per_run": "KiB a run",
     "disk_kib_per_run": "disk KiB a run",
+    "volatile_runs_per_s": "without store",
+    "share": "share of that",
 }
 SHOWN = {
     "w1": ("median_ms", "p95_ms", "cpu_ms", "bare_ms", "round_trips"),
@@ -59,6 +62,7 @@ SHOWN = {
     "w5": ("median_ms", "p95_ms", "cpu_ms"),
     "w6": ("median_ms", "p95_ms", "cpu_ms", "disk_kib_per_run"),
     "w6_200": ("runs_per_s", "disk_kib_per_run"),
+    "w6_1000": ("runs_per_s", "volatile_runs_per_s", "share"),
     "import": ("import_to_first_answer_s",),
 }
 

@@ -189,3 +189,35 @@ async def test_another_applications_tables_are_left_alone(path: Path, save: Save
 
     assert other.execute("SELECT count(*) FROM checkpoints").fetchone() == (0,)
     other.close()
+
+
+def size_of(path: Path) -> int:
+    return path.stat().st_size
+
+
+async def test_the_log_is_moved_into_the_file_behind_the_writers_back(path: Path, save: SaveMaker) -> None:
+    store = SqliteStore(path)
+    for n in range(60):
+        await store.save([save(f"c{n}", f"c{n - 1}" if n else None, state=b'{"messages":["%s"]}' % (b"x" * 100_000))])
+    for _ in range(200):
+        if size_of(path) > 2_000_000:
+            break
+        await asyncio.sleep(0.05)
+    assert size_of(path) > 2_000_000
+    assert (await store.load("thread")).checkpoint_id == "c59"
+    await store.close()
+
+
+async def test_one_that_finds_the_file_locked_waits_without_holding_up_its_event_loop(path: Path, save: SaveMaker) -> None:
+    await filled(path, save)
+    store = SqliteStore(path)
+    await store.open()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    saving = asyncio.ensure_future(store.save([save("c3", "c2")]))
+    await asyncio.sleep(0.1)
+    assert not saving.done()
+    other.execute("ROLLBACK")
+    other.close()
+    assert [type(outcome).__name__ for outcome in await saving] == ["CheckpointSaved"]
+    await store.close()

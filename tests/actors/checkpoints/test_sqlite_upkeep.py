@@ -10,6 +10,7 @@ import pytest
 
 from umbel.actors.checkpoints import SqliteStore
 from umbel.actors.checkpoints.conformance.requests import a_record, a_save, begun, garbage, saved, take
+from umbel.actors.checkpoints.group_commit import GroupCommit
 from umbel.protocol.errors import StoreUnavailable, ThreadBusy
 from umbel.protocol.storage import ReleaseLease, TakeLease
 
@@ -68,10 +69,12 @@ async def test_processes_may_upgrade_a_file_at_once(old: Path) -> None:
 @pytest.mark.parametrize("version", [1, 2])
 async def test_collecting_makes_the_file_smaller_while_others_write(request: pytest.FixtureRequest, version: int) -> None:
     path: Path = request.getfixturevalue("old" if version == 1 else "path")
-    store, other = SqliteStore(path, synchronous="normal"), SqliteStore(path, synchronous="normal")
+    store = SqliteStore(path)
     for n in range(40):
         state = b'{"messages":["%s"]}' % (b"x" * 100_000)
         await saved(store, a_save(f"b{n}", f"b{n - 1}" if n else None, thread_id="big", state=state))
+    await store.close()  # what is in the log comes into the file
+    store, other = SqliteStore(path), SqliteStore(path)
     full = _bytes_of(path)
 
     async def write() -> None:
@@ -96,12 +99,12 @@ def _bytes_of(path: Path) -> int:
 
 async def test_leases_that_are_asked_for_at_once_share_transactions(path: Path) -> None:
     store = SqliteStore(path)
-    await store.open()
+    commit = GroupCommit(store)
     await take(store, "first", thread_id="t7")
 
     async def ask(n: int) -> int:
         try:
-            return (await take(store, f"run-{n}", thread_id=f"t{n % 100}")).token
+            return (await commit.lease(TakeLease(store="", thread_id=f"t{n % 100}", owner=f"run-{n}", seconds=30))).token
         except ThreadBusy:
             return 0
 

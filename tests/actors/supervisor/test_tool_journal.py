@@ -17,6 +17,7 @@ from umbel import Agent, AgentState, Hook, Message, Runtime, ToolCall, ToolConte
 from umbel.actors.checkpoints import build_save
 from umbel.actors.checkpoints.registry import open_store
 from umbel.errors import StoreUnavailable
+from umbel.events import Event, ToolCompleteEvent
 from umbel.protocol.messages import ToolResult
 from umbel.protocol.storage import JournalEntry
 from umbel.testing import ScriptedModel, text, tool_call, tool_calls, validate_history
@@ -59,6 +60,56 @@ async def test_a_call_is_written_down_before_it_starts(runtime: Runtime, tmp_pat
 
 async def test_a_call_that_may_be_repeated_is_not_written_down(runtime: Runtime, tmp_path: Path) -> None:
     assert await results([1], f"sqlite:///{tmp_path}/t.db", idempotent=True) == ["nothing"]
+
+
+@pytest.mark.parametrize("order", ["sequential", "completion"])
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_nobody_is_told_of_a_result_before_it_is_stored(
+    runtime: Runtime, tmp_path: Path, order: str, idempotent: bool
+) -> None:
+    path = tmp_path / "t.db"
+    told: list[bool] = []
+
+    def is_stored(call_id: str) -> bool:
+        connection = sqlite3.connect(path)
+        entries = connection.execute("SELECT 1 FROM umbel_journal WHERE phase = 'done' AND call_id = ?", (call_id,)).fetchall()
+        states = connection.execute("SELECT state FROM umbel_checkpoints").fetchall()
+        connection.close()
+        return bool(entries) or any('"role":"tool"' in text and call_id in text for text in (s.decode() for (s,) in states))
+
+    def hear(event: Event) -> None:
+        if isinstance(event, ToolCompleteEvent):
+            told.append(is_stored(event.tool_call_id))
+
+    @tool(idempotent=idempotent)
+    async def wait(n: int) -> str:
+        """Take a while."""
+        await asyncio.sleep(n / 50)
+        return f"waited {n}"
+
+    script = [tool_call("wait", n=0), tool_calls(("wait", {"n": 3}), ("wait", {"n": 1}), ("wait", {"n": 2})), text("ok")]
+    agent = Agent(
+        ScriptedModel(script), [wait], checkpointer=f"sqlite:///{path}", callback_handler=hear, tool_event_order=order
+    )
+    await agent.arun("go", thread_id="t")
+    assert told == [True] * 4
+
+
+async def test_results_of_idempotent_calls_outlive_a_crash_before_their_batch_ends(runtime: Runtime, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/t.db"
+
+    @tool(idempotent=True)
+    async def peek(n: int) -> str:
+        """Say what the journal holds, a while after the call before."""
+        await asyncio.sleep(n / 10)
+        return ", ".join(await journal_of(url)) or "nothing"
+
+    batch = tool_calls(*(("peek", {"n": n}) for n in range(3)))
+    result = await Agent(ScriptedModel([batch, text("ok")]), [peek], checkpointer=url).arun("go", thread_id="t")
+    first, second, third = (done.result for done in result.tool_executions)
+    assert (first, second) == ("nothing", "done nothing")
+    assert third == "done nothing, done done nothing"
+    assert await journal_of(url) == []
 
 
 async def test_calls_one_by_one_are_written_down_as_they_come(runtime: Runtime, tmp_path: Path) -> None:

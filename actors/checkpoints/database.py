@@ -1,9 +1,10 @@
-"""One SQLite connection in a thread of its own, and what its errors mean."""
+"""A connection to an SQLite file, and what its errors mean."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,9 @@ from typing import TypeVar
 from ...protocol.errors import CheckpointError, ConfigurationError, NotStorable, StoreUnavailable, UmbelError
 
 T = TypeVar("T")
+LONGEST_PAUSE = 0.05  # seconds between two looks whether a lock is free
+SLOW_SECONDS = 0.25  # a short transaction that takes longer tells of a slow disk:
+AFTER_SLOW_SECONDS = 60.0  # for so long, short ones run in the thread, too
 _ELSEWHERE = "choose another place with checkpointer='sqlite:///path' or UMBEL_HOME"
 _UNWRITABLE = (ConfigurationError, f"cannot be opened for writing ({{error}}); check its permissions, or {_ELSEWHERE}")
 _LOCKED = (
@@ -38,8 +42,16 @@ _MEANINGS: dict[int, tuple[type[UmbelError], str]] = {
 }
 
 
-class DatabaseThread:
-    """A connection that is opened at its first use and used by one thread only.
+class TooLong(Exception):
+    """Raised by work that finds out that it would keep its caller's thread for long."""
+
+
+class Database:
+    """One connection to an SQLite file, opened at its first use in a thread of its own.
+
+    Work that is known to be short runs on the caller's thread: a transaction takes tens of microseconds, handing it over and
+    getting the answer back takes more, and with an interpreter that runs one thread at a time every statement would wait for
+    its turn. Whatever would wait does so in the connection's thread: for another process's lock, for the disk, for a long read.
 
     Args:
         path: the database file; missing parent directories are created.
@@ -54,16 +66,30 @@ class DatabaseThread:
         self._connection: sqlite3.Connection | None = None
         self._identity = (0, 0)
         self._closed = False
+        self._lock = threading.Lock()  # who has the connection
+        self._slow_until = 0.0
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="umbel-sqlite")
 
-    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What ``work`` returns, called in the thread. A transaction that it leaves open is rolled back.
+    async def run(self, work: Callable[[sqlite3.Connection], T], *, short: bool = False) -> T:
+        """What ``work`` returns. A transaction that it leaves open is rolled back; when the file is locked it is called again.
+
+        Args:
+            work: gets the connection.
+            short: it may run on the caller's thread.
 
         Raises:
             UmbelError: every error of SQLite and of the file system, as what it means to the caller.
         """
         if self._closed:
             raise StoreUnavailable(f"the store {self._path} was closed")
+        if short and self._connection is not None and self._lock.acquire(blocking=False):
+            try:
+                if time.monotonic() >= self._slow_until:
+                    return self._try(work, self._connection)
+            except (_Locked, TooLong):
+                pass
+            finally:
+                self._lock.release()
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._call, work)
 
     async def close(self) -> None:
@@ -74,17 +100,33 @@ class DatabaseThread:
             self._executor.shutdown(wait=True)
 
     def _call(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        connection = self._connection
+        deadline = time.monotonic() + self._timeout
+        pause = 0.001
+        with self._lock:
+            while True:
+                try:
+                    return self._try(work, self._connection or self._connect())
+                except _Locked as locked:
+                    if time.monotonic() >= deadline:
+                        raise explain(locked.error, self._path) from locked.error
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _try(self, work: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
+        started = time.monotonic()
         try:
-            if connection is None:
-                connection = self._connect()
             self._check_file()
             return work(connection)
         except sqlite3.Error as error:
+            if _code(error) == sqlite3.SQLITE_BUSY:
+                raise _Locked(error) from None
             raise explain(error, self._path) from error
         finally:
-            if connection is not None and connection.in_transaction:
+            if connection.in_transaction:
                 connection.rollback()
+            ended = time.monotonic()
+            if ended - started > SLOW_SECONDS:
+                self._slow_until = ended + AFTER_SLOW_SECONDS
 
     def _connect(self) -> sqlite3.Connection:
         try:
@@ -93,15 +135,20 @@ class DatabaseThread:
             raise ConfigurationError(
                 f"cannot create the directory {self._path.parent}: {error.strerror}; {_ELSEWHERE}"
             ) from error
-        connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None)
+        connection: sqlite3.Connection | None = None
         try:
+            connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None, check_same_thread=False)
             if connection.execute("PRAGMA page_count").fetchone() == (0,):  # in a file with pages it would need its lock
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             self._use_write_ahead_log(connection)
             self._prepare(connection)
+            connection.execute("PRAGMA busy_timeout = 0")  # from now on it is not SQLite that waits
             self._identity = self._find_file()
-        except BaseException:  # whatever it was, the connection must not stay open
-            connection.close()
+        except BaseException as error:  # whatever it was, the connection must not stay open
+            if connection is not None:
+                connection.close()
+            if isinstance(error, sqlite3.Error):
+                raise explain(error, self._path) from error
             raise
         self._connection = connection
         return connection
@@ -114,7 +161,7 @@ class DatabaseThread:
                 connection.execute("PRAGMA journal_mode = WAL")
                 return
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
                 time.sleep(0.005)
 
@@ -138,9 +185,21 @@ class DatabaseThread:
             self._connection = None
 
 
+class _Locked(Exception):
+    """Another process has the file; nothing was done."""
+
+    def __init__(self, error: sqlite3.Error) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 def explain(error: sqlite3.Error, path: Path) -> UmbelError:
     """``error`` as an Umbel error that names the file and what to do."""
-    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-    kind, text = _MEANINGS.get(code, (StoreUnavailable, "failed: {error}"))
+    kind, text = _MEANINGS.get(_code(error), (StoreUnavailable, "failed: {error}"))
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     return kind(f"{path} " + text.format(error=error, path=path), path=str(path), sqlite=name)
+
+
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's own number of the error."""
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
