@@ -136,8 +136,8 @@ class BegunRuns:
 
         Raises:
             RunNotFound: no such run is known here.
-            RunLost: see :class:`Begun`; as the run's outcome would.
-            EventsExpired: the cursor is behind what is kept.
+            RunLost: its supervisor died, and it is not durable, or died too often.
+            EventsExpired: what follows the cursor is not kept any more.
         """
         begun = await self._known(message.run_id)
         log = begun.log
