@@ -82,7 +82,7 @@ class BegunRuns:
         self._shape = shape
         self._records = Records(register)
         self._clock = clock
-        self._space = Space(shape.kept_bytes)
+        self._space = Space(shape.kept_bytes, self._drop_finished)
         self._runs: dict[str, Begun] = {}
         self._over: dict[str, asyncio.TimerHandle] = {}
         self._room = asyncio.Semaphore(shape.max_runs)
@@ -136,8 +136,8 @@ class BegunRuns:
 
         Raises:
             RunNotFound: no such run is known here.
-            RunLost: see :class:`Begun`; as the run's outcome would.
-            EventsExpired: the cursor is behind what is kept.
+            RunLost: its supervisor died, and it is not durable, or died too often.
+            EventsExpired: what follows the cursor is not kept any more.
         """
         begun = await self._known(message.run_id)
         log = begun.log
@@ -315,7 +315,14 @@ class BegunRuns:
         begun.changed.set()
         self._over[run_id] = asyncio.get_running_loop().call_later(shape.kept_seconds, self._drop, run_id)
         while self._over and (len(self._over) > shape.kept_runs or self._space.exceeded):
-            self._drop(next(iter(self._over)))
+            self._drop_finished()
+
+    def _drop_finished(self) -> bool:
+        """Know nothing any more of the run that has been over for longest; False if there is none."""
+        if not self._over:
+            return False
+        self._drop(next(iter(self._over)))
+        return True
 
     def _drop(self, run_id: str) -> None:
         """Know nothing of a run any more."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
 
 @dataclass(slots=True)
 class Space:
-    """What everything that a supervisor keeps may take together, and takes now; in bytes."""
+    """What everything that a supervisor keeps may take together, and takes now; in bytes.
+
+    Attributes:
+        relieve: drops something that is needed less than what is being told; False when there is nothing.
+    """
 
     limit: int
+    relieve: Callable[[], bool] = lambda: False
     used: int = 0
 
     @property
@@ -58,6 +63,8 @@ class EventLog:
         self._grow(len(line))
         while len(self._lines) > self._most or (self._bytes > self._most_bytes and len(self._lines) > 1):
             self.drop_oldest()
+        while self._space.exceeded and self._space.relieve():
+            pass
         while self._space.exceeded and len(self._lines) > 1:
             self.drop_oldest()
 

@@ -36,6 +36,11 @@ class Gated(ScriptedModel):
         super().__init__([tool_call("look", what="x"), text("seen")])
         self.gate = gate
 
+    def talking(self, *turns: Any) -> Gated:
+        """With other turns."""
+        self.turns = turns
+        return self
+
     async def complete(self, messages: Any, tools: Any = None, **settings: Any) -> Any:
         while messages[-1].role == "tool" and not self.gate.exists():
             await asyncio.sleep(0.005)
@@ -228,6 +233,20 @@ async def test_only_so_many_finished_runs_are_kept(tmp_path: Path, limit: dict[s
         assert kept == runs[-len(kept) :] and 0 < len(kept) < 5, "the newest"
         with pytest.raises(RunNotFound, match=r"kept_seconds, kept_runs"):
             await umbel.attach(runs[0])
+
+
+async def test_a_run_in_progress_needs_its_events_more_than_those_that_are_over(tmp_path: Path) -> None:
+    (tmp_path / "gate").touch()
+    calls = tool_calls(*(("look", {"what": "y" * 800}) for _ in range(5)))
+    async with Runtime(inline=True, topology=Topology(kept_bytes=18_000)) as runtime:
+        over = await looker(tmp_path / "gate").start("go")
+        await over.result()
+        (tmp_path / "gate").unlink()
+        agent = Agent(Gated(tmp_path / "gate").talking(calls), tools=[look])
+        handle = await agent.start("go")
+        assert len(await read(handle, 11)) == 11, "all that it has told"
+        assert [entry.run_id for entry in await runtime.runs()] == [handle.run_id]
+        await handle.cancel()
 
 
 async def test_finished_runs_are_forgotten_after_a_while(tmp_path: Path) -> None:

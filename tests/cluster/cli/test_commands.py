@@ -22,7 +22,9 @@ def test_version(umbel: Umbel) -> None:
     assert umbel("--version").stdout == f"umbel {package.__version__}\n"
 
 
-@pytest.mark.parametrize("command", [(), ("run",), ("fleet", "run"), ("doctor",), ("demo",)])
+@pytest.mark.parametrize(
+    "command", [(), ("run",), ("fleet", "run"), ("doctor",), ("demo",), ("runs",), ("attach",), ("cancel",)]
+)
 def test_every_command_has_help_with_an_example(umbel: Umbel, command: tuple[str, ...]) -> None:
     done = umbel(*command, "--help")
     assert done.exit_code == 0
