@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from ..actors.agent.actor import AgentActor
+from ..actors.bundling import Bundling
 from ..actors.checkpoints.actor import CheckpointerActor
 from ..actors.definitions import Definitions
 from ..actors.frames import Channel, Transport
@@ -23,14 +24,17 @@ from ..protocol.commands import (
     Define,
     ExecuteCall,
     ForgetRuns,
+    LoadCheckpoint,
     LoadInterrupts,
     Ping,
     Pong,
+    SaveCheckpoint,
     SubagentAnswer,
     SubagentHeard,
     ThinkRequest,
 )
 from ..protocol.config import Topology
+from ..protocol.storage import RecordCalls
 
 SUPERVISOR, AGENT, TOOLS, CHECKPOINTER = "supervisor", "agent", "tools", "checkpointer"
 ROLES = (SUPERVISOR, AGENT, TOOLS, CHECKPOINTER)
@@ -138,6 +142,7 @@ class Directory:
         self._connect = connect
         self._definitions = definitions
         self._local = LocalLink(mailbox)
+        self._saves: Bundling | None = None
 
     def agent(self, agent: Any, run_id: str, attempt: int = 0) -> Channel:
         placement = agent.config.placement
@@ -157,7 +162,12 @@ class Directory:
         return self._channel(SUPERVISOR, "default", shard_of(run_id, self._topology.supervisors or 1))
 
     def checkpointer(self) -> Channel:
-        return self._channel(CHECKPOINTER, "default", 0)
+        channel = self._channel(CHECKPOINTER, "default", 0)
+        if channel is self._local:
+            return channel
+        if self._saves is None:
+            self._saves = Bundling(channel, (SaveCheckpoint, LoadCheckpoint, RecordCalls))
+        return self._saves
 
     def register(self, agent: Any) -> str:
         """Make a definition that came inside another one known here."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
+from ...protocol.bundle import Bundle
 from ...protocol.commands import CheckpointLoaded, CheckpointSaved, LoadCheckpoint, SaveCheckpoint
 from ...protocol.errors import ConfigurationError, RuntimeClosed, StoreUnavailable, UmbelError, UnknownKind
 from ...protocol.messages import Frozen
@@ -27,6 +28,7 @@ from ...protocol.storage import (
     ThreadDeleted,
     ThreadsListed,
 )
+from ..frames import failure
 from .group_commit import GroupCommit
 from .registry import open_store
 from .store import Store
@@ -126,6 +128,20 @@ class CheckpointerActor:
             return CheckpointLoaded.trusted(token=taken.token)
         return (await commit.store.load(thread_id, message.checkpoint_id)).evolve(token=taken.token)
 
+    async def bundle(self, message: Bundle, _caller: object = None) -> Bundle:
+        """Many requests at once, each with a reply of its own in the same place."""
+        begun = [self._begin(part) for part in message.messages()]
+        return Bundle.of([await _outcome(each) for each in begun])
+
+    def _begin(self, message: Frozen) -> Awaitable[Any]:
+        """Have a request decided with the others of its bundle; not in a task, which would cost more than the rest."""
+        if isinstance(message, SaveCheckpoint | RecordCalls):
+            commit = self._commits.get(message.store)
+            release = isinstance(message, SaveCheckpoint) and message.release is not None
+            if commit is not None and not self._closed and (not release or commit.store.releases_with_saves):
+                return commit.put(message)
+        return asyncio.ensure_future(self.answer(message))
+
     async def threads(self, message: ListThreads, _caller: object = None) -> ThreadsListed:
         """A page of threads.
 
@@ -171,6 +187,7 @@ class CheckpointerActor:
             LoadHistory: self.history,
             DeleteThread: self.delete,
             CollectGarbage: self.collect,
+            Bundle: self.bundle,
         }
 
     async def answer(self, message: Frozen) -> Any:
@@ -233,6 +250,14 @@ class CheckpointerActor:
         self._loop, self._looks = loop, set()
         # Whoever waited on a closed loop is gone; the stores belong to no loop and stay open.
         self._commits = {url: GroupCommit(commit.store) for url, commit in self._commits.items()}
+
+
+async def _outcome(begun: Awaitable[Any]) -> Frozen:
+    """What a request came to, as a reply."""
+    try:
+        return cast("Frozen", await begun)
+    except Exception as error:  # noqa: BLE001 - the border of the actor, as in a mailbox
+        return failure(error)
 
 
 def _without_state(checkpoint: CheckpointLoaded) -> CheckpointInfo:

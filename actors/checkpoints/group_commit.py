@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from ...protocol.commands import CheckpointSaved, SaveCheckpoint
 from ...protocol.errors import StoreUnavailable, UmbelError, from_wire
@@ -15,7 +15,7 @@ from .store import LeaseRequest, OneTransactionStore, Store, Write
 MAX_BATCH = 1_000
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 _Written = CheckpointSaved | CallsRecorded | LeaseTaken | LeaseReleased
-_Waiting = tuple[Write | LeaseRequest, asyncio.Future[_Written]]
+_Waiting = tuple[Write | LeaseRequest, asyncio.Future[Any]]
 
 
 class GroupCommit:
@@ -40,7 +40,7 @@ class GroupCommit:
             StaleWriter: somebody else has the thread, or it was deleted.
             StoreUnavailable: it may or may not be stored; saving the same id again is safe.
         """
-        return cast("CheckpointSaved", await self._write(save))
+        return cast("CheckpointSaved", await self.put(save))
 
     async def record(self, record: RecordCalls) -> CallsRecorded:
         """Return once ``record`` is committed, after every save of its thread that was handed in before it.
@@ -50,26 +50,28 @@ class GroupCommit:
             NotStorable: trying again cannot help.
             StoreUnavailable: it may or may not be stored; recording it again is safe.
         """
-        return cast("CallsRecorded", await self._write(record))
+        return cast("CallsRecorded", await self.put(record))
 
     async def lease(self, request: TakeLease) -> LeaseTaken:
         """Return once the lease is taken, with what else comes where the store can do that. See :meth:`Store.lease`."""
         if isinstance(self.store, OneTransactionStore):
-            return cast("LeaseTaken", await self._write(request))
+            return cast("LeaseTaken", await self.put(request))
         return await self.store.lease(request)
 
     async def release(self, request: ReleaseLease) -> LeaseReleased:
         """As :meth:`lease`. See :meth:`Store.release`."""
         if isinstance(self.store, OneTransactionStore):
-            return cast("LeaseReleased", await self._write(request))
+            return cast("LeaseReleased", await self.put(request))
         return await self.store.release(request)
 
-    async def _write(self, write: Write | LeaseRequest) -> _Written:
-        future: asyncio.Future[_Written] = asyncio.get_running_loop().create_future()
+    def put(self, write: Write | LeaseRequest) -> asyncio.Future[Any]:
+        """Hand in a request (about a lease only where :class:`OneTransactionStore` says so); what becomes of it."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
         self._waiting.append((write, future))
         if self._task is None:
-            self._task = asyncio.create_task(self._drain(), name="umbel-group-commit")
-        return await future
+            self._task = loop.create_task(self._drain(), name="umbel-group-commit")
+        return future
 
     async def flush(self) -> None:
         """Return once everything handed in so far is decided."""
