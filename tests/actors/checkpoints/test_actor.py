@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from umbel.actors.checkpoints import CheckpointerActor, MemoryStore, SaveOutcome
-from umbel.protocol.commands import CheckpointLoaded, CheckpointSaved, LoadCheckpoint, SaveCheckpoint
+from umbel.protocol.bundle import Bundle
+from umbel.protocol.commands import CheckpointLoaded, CheckpointSaved, Failure, LoadCheckpoint, SaveCheckpoint
 from umbel.protocol.errors import (
     CheckpointConflict,
     ConfigurationError,
@@ -17,7 +18,7 @@ from umbel.protocol.errors import (
     StoreUnavailable,
     ThreadBusy,
 )
-from umbel.protocol.storage import TakeLease
+from umbel.protocol.storage import RecordCalls, TakeLease
 
 from .conftest import SaveMaker
 
@@ -229,3 +230,20 @@ async def test_what_can_lose_checkpoints_is_told_once(save: SaveMaker, caplog: p
         assert [record.message for record in caplog.records] == ["it is only memory; do something"] * told
     assert store.opened == 2, "once for each actor"
     await actor.close()
+
+
+async def test_a_bundle_is_answered_part_by_part(actor: CheckpointerActor, url: str, save: SaveMaker) -> None:
+    first = save("c0", store=url)
+    load = LoadCheckpoint(store=url, thread_id="thread", owner="me", seconds=30.0)
+    parts = [first, save("c1", "nowhere", store=url), save("d0", store=url, thread_id="other"), first.evolve(store="no://")]
+    replies = (await actor.bundle(Bundle.of([*parts, RecordCalls(store=url, thread_id="other")]))).messages()
+    assert [reply.code if isinstance(reply, Failure) else type(reply).__name__ for reply in replies] == [
+        "CheckpointSaved",
+        CheckpointConflict.code,
+        "CheckpointSaved",
+        ConfigurationError.code,
+        "CallsRecorded",
+    ]
+    loaded, busy = (await actor.bundle(Bundle.of([load, load.evolve(owner="another")]))).messages()
+    assert (type(loaded), type(busy)) == (CheckpointLoaded, Failure)
+    assert (await actor.load(LoadCheckpoint(store=url, thread_id="thread"))).checkpoint_id == "c0"
