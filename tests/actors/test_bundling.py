@@ -110,7 +110,7 @@ async def test_one_that_is_cancelled_leaves_the_others_alone(peer: Peer, channel
     await asyncio.sleep(0.01)
     asked[1].cancel()
     peer.gate.set()
-    replies = await asyncio.gather(*asked, return_exceptions=True)
+    replies: list[Any] = await asyncio.gather(*asked, return_exceptions=True)
     assert isinstance(replies[1], asyncio.CancelledError)
     assert [replies[0].checkpoint_id, replies[2].checkpoint_id] == ["a", "c"]
 
