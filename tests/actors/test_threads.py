@@ -272,7 +272,8 @@ async def test_going_back_does_not_do_again_what_was_begun(way: str) -> None:
         return "charged"
 
     with Runtime(inline=True):
-        agent = Agent(ScriptedModel([tool_call("charge", amount=5), text("Done.")]), [charge], checkpointer=f"memory://{way}")
+        model = ScriptedModel([tool_call("charge", amount=5), text("Done.")])
+        agent = Agent(model, [charge], checkpointer=f"memory://{way}", keep_iteration_checkpoints=True)
         await agent.arun("charge", thread_id="t")
         earlier = (await agent.get_state_history("t"))[-1].checkpoint_id
         assert (await agent.get_state("t", earlier)).messages[-1].tool_calls, "it stands before the call"
