@@ -32,11 +32,9 @@ class Witness:
 
     def hear(self, event: Event, now: int) -> None:
         """Take in an event that arrived at ``now``."""
-        earlier = self.events[event.run_id]
-        if event.seq == 0 and earlier and isinstance(earlier[-1], TerminateEvent):
-            self.events[f"{event.run_id} before"] += earlier  # another attempt goes on with the turn, and is numbered anew
-            earlier.clear()
-        earlier.append(event)
+        if event.seq == 0 and self.events[event.run_id]:  # another attempt goes on with the turn, and is numbered anew
+            self.events[f"{event.run_id}, stream {len(self.events)}"] = self.events.pop(event.run_id)
+        self.events[event.run_id].append(event)
         if isinstance(event, ToolCompleteEvent):
             self.completed.setdefault((event.run_id, event.tool_call_id), (now, event))
         elif isinstance(event, ThinkEvent | TerminateEvent):
