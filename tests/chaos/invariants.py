@@ -24,15 +24,18 @@ class Witness:
         completed: calls whose end was heard of: nanoseconds of the monotonic clock, and the event.
         stored: calls whose result is in a checkpoint, since the run has gone on: nanoseconds of the monotonic clock. Of a call
             that may be repeated the end is told before that, so a crash in between repeats it.
+        cut_off: runs with which another attempt went on: it does not tell what came of calls that were over before.
     """
 
     events: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     completed: dict[Call, tuple[int, ToolCompleteEvent]] = field(default_factory=dict)
     stored: dict[Call, int] = field(default_factory=dict)
+    cut_off: set[str] = field(default_factory=set)
 
     def hear(self, event: Event, now: int) -> None:
         """Take in an event that arrived at ``now``."""
         if event.seq == 0 and self.events[event.run_id]:  # another attempt goes on with the turn, and is numbered anew
+            self.cut_off.add(event.run_id)
             self.events[f"{event.run_id}, stream {len(self.events)}"] = self.events.pop(event.run_id)
         self.events[event.run_id].append(event)
         if isinstance(event, ToolCompleteEvent):
@@ -107,6 +110,8 @@ def unknown_outcomes_are_reported(effects: Effects, witness: Witness) -> None:
     calls = effects.by_call()
     for call, rows in calls.items():
         if rows[0].idempotent or call[0] not in witness.ended:
+            continue
+        if call not in witness.completed and call[0] in witness.cut_off:
             continue
         assert call in witness.completed, f"nobody heard of the end of {rows}"
         event = witness.completed[call][1]
