@@ -34,7 +34,7 @@ def main(folder: Path, redis: str, numbers: list[int], roles: list[str]) -> dict
     try:
         with cluster_here() as cluster:
             nodes = WorkNodes(cluster, random.Random(seed))
-            shape = Topology(resources={RESOURCE: 1}, max_restarts=10_000, max_recoveries=1_000)
+            shape = Topology(resources={RESOURCE: 1}, max_restarts=10_000, max_recoveries=1_000, recovery_seconds=600)
             with Runtime(address=cluster.address, topology=shape).start() as runtime:
                 more = {"node": lambda: nodes.lose(runtime), "redis-server": server.interrupt}
                 scenario = Scenario(

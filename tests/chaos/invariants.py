@@ -22,13 +22,18 @@ class Witness:
     Attributes:
         events: by run, in the order of arrival.
         completed: calls whose end was heard of: nanoseconds of the monotonic clock, and the event.
+        cut_off: runs with which another attempt went on: it does not tell what came of calls that were over before.
     """
 
     events: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     completed: dict[Call, tuple[int, ToolCompleteEvent]] = field(default_factory=dict)
+    cut_off: set[str] = field(default_factory=set)
 
     def hear(self, event: Event, now: int) -> None:
         """Take in an event that arrived at ``now``."""
+        if event.seq == 0 and self.events[event.run_id]:  # another attempt goes on with the turn, and is numbered anew
+            self.cut_off.add(event.run_id)
+            self.events[f"{event.run_id}, stream {len(self.events)}"] = self.events.pop(event.run_id)
         self.events[event.run_id].append(event)
         if isinstance(event, ToolCompleteEvent):
             self.completed.setdefault((event.run_id, event.tool_call_id), (now, event))
@@ -97,6 +102,8 @@ def unknown_outcomes_are_reported(effects: Effects, witness: Witness) -> None:
     calls = effects.by_call()
     for call, rows in calls.items():
         if rows[0].idempotent or call[0] not in witness.ended:
+            continue
+        if call not in witness.completed and call[0] in witness.cut_off:
             continue
         assert call in witness.completed, f"nobody heard of the end of {rows}"
         event = witness.completed[call][1]

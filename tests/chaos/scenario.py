@@ -128,7 +128,7 @@ class Scenario:
 
     def table(self) -> str:
         """What was killed how often, and what became of the rest."""
-        rows = [(f"{kind}s killed", count) for kind, count in self.facts["killed"].items()]
+        rows = [(f"killed: {kind}", count) for kind, count in self.facts["killed"].items()]
         rows += [(name, value) for name, value in self.facts.items() if name != "killed"]
         return "\n".join([f"seed {self.seed}", *(f"  {name:<22}{value:>8,}" for name, value in rows)])
 

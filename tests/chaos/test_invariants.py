@@ -111,6 +111,24 @@ def test_a_broken_world_is_noticed(world: World, rule: str, complaint: str, spoi
     assert complaint in str(raised.value)
 
 
+def test_an_attempt_that_goes_on_with_a_turn_is_a_stream_of_its_own() -> None:
+    def told(*numbers: int) -> Witness:
+        witness = Witness()
+        for number in numbers:
+            kind = {"reason": "complete"} if number == 2 else {"iteration": number}
+            witness.hear(
+                (TerminateEvent if number == 2 else ThinkEvent).model_validate({"run_id": RUN, "seq": number} | kind), 0
+            )
+        return witness
+
+    invariants.streams_are_gapless(told(0, 1, 2, 0, 1, 2))
+    invariants.no_run_is_lost(told(0, 1, 2, 0, 1, 2))
+    with pytest.raises(AssertionError, match="1 runs were lost"):
+        invariants.no_run_is_lost(told(0, 0, 1, 2))
+    with pytest.raises(AssertionError, match=r"events \[0, 2\]"):
+        invariants.streams_are_gapless(told(0, 1, 2, 0, 2))
+
+
 def test_rows_that_are_half_written_are_read_when_they_are_whole(tmp_path: Path) -> None:
     effects = Effects(tmp_path / "effects.jsonl")
     line = json.dumps(vars(row("begun", "pay", 1))).encode() + b"\n"

@@ -47,7 +47,7 @@ class WorkNodes:
         count: nodes at a time.
     """
 
-    def __init__(self, cluster: Any, chance: random.Random, count: int = 3) -> None:
+    def __init__(self, cluster: Any, chance: random.Random, count: int = 2) -> None:
         self._cluster = cluster
         self._chance = chance
         self._nodes: list[Any] = []
