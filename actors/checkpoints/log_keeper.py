@@ -11,7 +11,7 @@ from pathlib import Path
 logger = logging.getLogger("umbel.checkpointer")
 SYNC_SECONDS = 0.1
 MOVE_PAGES = 1_000  # about 4 MiB; SQLite's own number
-LONG_LOG_PAGES = 16_000  # about 64 MiB
+LONG_LOG_PAGES = 4_000  # about 16 MiB
 LOCK_SECONDS = 1.0
 
 
@@ -66,11 +66,11 @@ class LogKeeper:
                 logger.warning("%s could not be brought to the disk: %s", self._log, error)
 
     def _move(self) -> None:
-        """Copy the log's pages to the database; once the log is long, keep writers out until it can begin anew."""
+        """Copy the log's pages to the database. Whoever writes meanwhile makes it longer: once it is long, they wait a moment."""
         connection = sqlite3.connect(self._path, timeout=LOCK_SECONDS, isolation_level=None)
         try:
-            _, pages, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            if pages > max(moved, LONG_LOG_PAGES):
+            _, pages, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if pages > LONG_LOG_PAGES:
                 connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
         finally:
             connection.close()

@@ -181,7 +181,11 @@ async def test_the_log_is_moved_into_the_file_behind_the_writers_back(path: Path
             break
         await asyncio.sleep(0.05)
     assert size_of(path) > 2_000_000
-    assert (await store.load("thread")).checkpoint_id == "c59"
+    for n in range(60, 300):  # 120 MB in all, and never a pause in which the log could begin anew by itself
+        await store.save([save(f"c{n}", f"c{n - 1}", state=b'{"messages":["%s"]}' % (b"x" * 500_000))])
+        await asyncio.sleep(0.005)
+    assert size_of(path.with_name(path.name + "-wal")) < 80_000_000
+    assert (await store.load("thread")).checkpoint_id == "c299"
     await store.close()
 
 
