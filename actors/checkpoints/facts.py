@@ -8,7 +8,7 @@ from typing import Any
 from ...protocol.markers import EPHEMERAL_KEYS, ITERATION_SAVES
 
 MAX_CHARACTERS = 256
-SEGMENT_FACTS = frozenset({"segment", "ending", "model_calls", "segment_onto", "segment_saves"})
+SEGMENT_FACTS = frozenset({"segment", "ending", "model_calls", "ends", "segment_onto", "segment_saves"})
 RUNTIME_FACTS = SEGMENT_FACTS | {"run_id", "finished", "reason", "updated_from", "forked_from", "forked_checkpoint"}
 _NOT_KEPT = EPHEMERAL_KEYS | {ITERATION_SAVES}
 

@@ -66,7 +66,7 @@ class LogKeeper:
                 logger.warning("%s could not be brought to the disk: %s", self._log, error)
 
     def _move(self) -> None:
-        """Copy the log's pages to the database. Whoever writes meanwhile makes it longer: once it is long, they wait a moment."""
+        """Copy the log's pages to the database. Who writes meanwhile makes it longer: once it is long, they wait a moment."""
         connection = sqlite3.connect(self._path, timeout=LOCK_SECONDS, isolation_level=None)
         try:
             _, pages, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()

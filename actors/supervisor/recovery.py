@@ -7,23 +7,27 @@ Every checkpoint says which segment wrote it (``segment``: the id of the request
     in between   the turn goes on with its id, its counters and its clock; of open calls the journal decides (``journal.py``)
     nothing      the segment begins as if it had not been tried
 
-The caller's events go on behind the last one that it has seen; the first of them is a ``CustomEvent`` named ``recovered``
-that says which case it was. Hooks that look at the end of a run are not called again for an outcome that is rebuilt.
+The caller's events go on behind the last one that it has seen: first the ends of calls that are stored and had not left the
+supervisor that died, then a ``CustomEvent`` named ``recovered`` that says which case it was. Hooks that look at the end of a
+run are not called again for an outcome that is rebuilt.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from ...protocol.commands import CheckpointLoaded, LoadCheckpoint
 from ...protocol.errors import RunLost, RunNotFound, StaleWriter, from_wire
 from ...protocol.events import CustomEvent
+from ...protocol.messages import ToolCall
 from ...protocol.results import RunOutcome
 from ...protocol.storage import HistoryLoaded, LoadHistory
 from ..checkpoints.delta import restore
 from .asking import ask_checkpointer
 from .run import Run
+from .slot import Slot, complete
 from .structured import adapter, is_answer, parse
 from .terminate import finish, tell_end
 from .thread import begin_segment, open_thread, take_up, where
@@ -72,10 +76,27 @@ async def recover_turn(run: Run) -> None:
     if ending is None and run.checkpoint.state.interrupts:
         ending = {"reason": "interrupted"}
     take_up(run, run.checkpoint.state)
+    retell(run, facts.get("ends", ()))
     if ending is not None:
         raise Ended(rebuilt(run, ending))
     run.emit(CustomEvent, name=EVENT, data={"from": "checkpoint", "iteration": run.state.iteration})
     await stop_if_cancelled(run)
+
+
+def retell(run: Run, ends: Iterable[tuple[int, str]]) -> None:
+    """Tell the ends of calls that are stored and that nobody heard of: the supervisor died before they had left it.
+
+    Args:
+        run: the run, as it is stored.
+        ends: numbers of the last such events, and their calls.
+    """
+    unheard = {call_id for seq, call_id in ends if seq > run.request.after_seq}
+    for step in run.state.reasoning_steps if unheard else ():
+        for result in step.tool_results:
+            if result.tool_call_id in unheard:
+                slot = Slot(ToolCall(id=result.tool_call_id, name=result.name), None)
+                slot.announced, slot.result = True, result
+                complete(run, slot)
 
 
 async def stop_if_cancelled(run: Run) -> None:

@@ -115,7 +115,9 @@ class Run:
         "checkpoint",
         "closing",
         "config",
+        "earlier_ends",
         "empty_replies",
+        "ends",
         "id",
         "journal",
         "last_text",
@@ -179,6 +181,8 @@ class Run:
         self.stopping: str | None = None
         self.time_limit: float | None = None
         self._held: list[Event] | None = None
+        self.ends: list[list[Any]] = []
+        self.earlier_ends: list[list[Any]] = []
         self._memo: Memo | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._task = task
@@ -221,6 +225,11 @@ class Run:
                 self.caller.send(event)
             else:
                 self._held.append(event)
+
+    @property
+    def seq(self) -> int:
+        """Number of the last event."""
+        return self._seq - 1
 
     def hold(self) -> None:
         """Keep events back until :meth:`let_go`: what they tell is not stored yet."""

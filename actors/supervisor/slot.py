@@ -103,5 +103,7 @@ def complete(run: Run, slot: Slot) -> None:
             structured_content=result.structured_content,
             content_blocks=result.content_blocks,
         )
+        if run.watched and run.journal is not None:
+            run.ends.append([run.seq, slot.call.id])
     run.publish(slot.emitted)
     slot.emitted = []

@@ -287,6 +287,7 @@ def facts(run: Run, reason: str | None, ending: dict[str, Any] | None) -> dict[s
         **known,
         "model_calls": run.model_calls,
         **({} if ending is None else {"ending": ending}),
+        **({"ends": [*run.earlier_ends, *run.ends]} if run.earlier_ends or run.ends else {}),
     }
 
 
@@ -302,5 +303,6 @@ async def commit(run: Run, message: SaveCheckpoint, baseline: Baseline) -> None:
         run.opening.saves += 1
     if run._memo is not None:
         run._memo.unsure = None
+    run.earlier_ends, run.ends = run.ends, []
     if run._held is not None:
         run.let_go()

@@ -18,7 +18,9 @@ from umbel.actors.checkpoints import build_save
 from umbel.actors.checkpoints.registry import open_store
 from umbel.errors import StoreUnavailable
 from umbel.events import Event, ToolCompleteEvent
+from umbel.protocol.commands import StartRun
 from umbel.protocol.messages import ToolResult
+from umbel.protocol.state import ReasoningStep
 from umbel.protocol.storage import JournalEntry
 from umbel.testing import ScriptedModel, text, tool_call, tool_calls, validate_history
 
@@ -324,3 +326,44 @@ async def test_an_agent_that_a_call_runs_is_not_run_twice(runtime: Runtime, tmp_
     agent = Agent(ScriptedModel([text("never"), text("over")]), [child], checkpointer=url)
     first, second = (await agent.continue_turn("t")).tool_executions
     assert first.code == "outcome_unknown" and "one argument: prompt" in (second.error or ""), "only the second was run"
+
+
+@pytest.mark.parametrize(("heard", "told_again"), [(4, ["call_1", "call_2"]), (5, ["call_2"]), (6, [])])
+async def test_ends_that_were_stored_and_had_not_left_the_supervisor_are_told(
+    runtime: Runtime, tmp_path: Path, heard: int, told_again: list[str]
+) -> None:
+    url = f"sqlite:///{tmp_path}/t.db"
+    agent = Agent(ScriptedModel([tool_calls(("pay", {"n": 1}), ("pay", {"n": 2})), text("ok")]), [paying()], checkpointer=url)
+    call = [ToolCall(id=f"call_{n}", name="pay", arguments={"n": n}) for n in (1, 2)]
+    done = [ToolResult(tool_call_id=each.id, name="pay", content=f"paid {each.arguments['n']}") for each in call]
+    state = AgentState(
+        run_id="r-1",
+        iteration=1,
+        messages=(Message.user("go"), Message.assistant("I pay.", tuple(call)), *map(Message.tool, done)),
+        reasoning_steps=(ReasoningStep(iteration=1, tool_calls=tuple(call), tool_results=tuple(done)),),
+    )
+    facts = {"segment": "r-1", "ends": [[5, "call_1"], [6, "call_2"]]}
+    store = open_store(url)
+    save, _ = build_save(state, store=url, thread_id="t", checkpoint_id="c1", created_at=1.0, metadata=facts)
+    await store.save([save])
+    await store.close()
+
+    events: list[Event] = []
+    request = StartRun(
+        run_id="r-1", definition=runtime.register(agent), prompt="", thread_id="t", recover=True, after_seq=heard, events=True
+    )
+    await runtime.execute(agent, request, events.append)
+    assert [event.seq for event in events] == list(range(heard + 1, heard + 1 + len(events)))
+    ended = [event.tool_call_id for event in events if isinstance(event, ToolCompleteEvent)]
+    assert ended == told_again
+    assert [type(event) for event in events[: len(ended)]] == [ToolCompleteEvent] * len(ended), "before anything else"
+    assert len(events) > len(ended), "and the turn goes on"
+
+
+def paying() -> Any:
+    @tool
+    async def pay(n: int) -> str:
+        """A side effect."""
+        raise AssertionError("it was done already")
+
+    return pay
