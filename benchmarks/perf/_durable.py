@@ -21,7 +21,7 @@ from _measure import Meter, WrongAnswer, now, size_kib
 
 from umbel import Agent, AgentState, Message, ModelResponse, Runtime, tool
 from umbel.actors.checkpoints import Store, open_store, register_store
-from umbel.actors.checkpoints.store import Write, WriteOutcome
+from umbel.actors.checkpoints.store import OneTransactionStore
 from umbel.protocol.commands import SaveCheckpoint
 from umbel.testing import text, tool_call
 
@@ -70,16 +70,17 @@ def measured(written: list[int], seconds: float = 0.0) -> Callable[[str], Store]
 
     def opened(url: str) -> Store:
         store = open_store(url.removeprefix("measured://"))
-        commit = store.commit
+        name = "transact" if isinstance(store, OneTransactionStore) else "commit"
+        commit = getattr(store, name)
 
-        async def noting(writes: Sequence[Write]) -> list[WriteOutcome]:
+        async def noting(writes: Sequence[Any]) -> Any:
             if seconds:
                 await asyncio.sleep(seconds)
             saves = [write for write in writes if isinstance(write, SaveCheckpoint)]
             written.extend(len(save.state) + sum(map(len, save.statics.values())) for save in saves)
             return await commit(writes)
 
-        vars(store)["commit"] = noting
+        vars(store)[name] = noting
         return store
 
     return opened
