@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import re
 import signal
@@ -43,10 +44,13 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
+numbers = itertools.count()
+
+
 def adding(**settings: Any) -> Agent:
     """Adds once in every turn; its store is a memory of its own actors."""
     model = ScriptedModel([tool_call("add", a=1, b=2), text("It is 3.")])
-    settings = {"checkpointer": f"memory://{id(model)}", "keep_iteration_checkpoints": True, **settings}
+    settings = {"checkpointer": f"memory://{next(numbers)}", "keep_iteration_checkpoints": True, **settings}
     return Agent(model, [add, pay], system_prompt="Add.", **settings)
 
 

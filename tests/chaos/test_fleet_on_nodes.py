@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.case(25), pytest.mark.case(26)]
 SCRIPT = "fleet_on_nodes"
 
 
+@pytest.mark.chaos
 async def test_a_node_is_lost(tmp_path: Path, require_service: Callable[[str], str]) -> None:
     """The short form: one node, with all that is on it."""
     found = await play(SCRIPT, tmp_path, require_service("redis-server"), 12, 1, seed_of(13), 100, "node")
