@@ -79,6 +79,7 @@ class Database:
 
         Raises:
             UmbelError: every error of SQLite and of the file system, as what it means to the caller.
+            TooLong: ``work`` raised it.
         """
         if self._closed:
             raise StoreUnavailable(f"the store {self._path} was closed")
@@ -86,7 +87,7 @@ class Database:
             try:
                 if time.monotonic() >= self._slow_until:
                     return self._try(work, self._connection)
-            except (_Locked, TooLong):
+            except _Locked:
                 pass
             finally:
                 self._lock.release()
