@@ -68,8 +68,8 @@ async def recover_turn(run: Run) -> None:
     if run.checkpoint is None or facts.get("segment") != run.request.run_id:
         await check_unbegun(run)
         await stop_if_cancelled(run)
-        run.emit(CustomEvent, name=EVENT, data={"from": "start"})
         begin_segment(run, run.checkpoint.state if run.checkpoint is not None else None)
+        run.emit(CustomEvent, name=EVENT, data={"from": "start"})  # not before: a turn that is continued has an id already
         return
     run.model_calls = int(facts.get("model_calls", 0))
     ending = facts.get("ending")

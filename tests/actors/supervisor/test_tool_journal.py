@@ -367,3 +367,25 @@ def paying() -> Any:
         raise AssertionError("it was done already")
 
     return pay
+
+
+async def test_a_continued_turn_that_is_recovered_before_it_stored_anything_has_one_id(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/t.db"
+    await leave(url, ["read"], ())
+
+    @tool(idempotent=True)
+    async def read(n: int) -> str:
+        """Safe to repeat."""
+        return f"read {n}"
+
+    agent = Agent(ScriptedModel([tool_call("never"), text("ok")]), [read], checkpointer=url)
+    events: list[Event] = []
+    request = StartRun(
+        run_id="r-2", definition=runtime.register(agent), prompt="", thread_id="t", mode="continue", recover=True, events=True
+    )
+    outcome = await runtime.execute(agent, request, events.append)
+    assert outcome.stop_reason == "complete"
+    assert {event.run_id for event in events} == {"r-1"}
+    assert [event.seq for event in events] == list(range(len(events)))
