@@ -369,9 +369,7 @@ def paying() -> Any:
     return pay
 
 
-async def test_a_continued_turn_that_is_recovered_before_it_stored_anything_has_one_id(
-    runtime: Runtime, tmp_path: Path
-) -> None:
+async def test_a_continued_turn_that_is_recovered_before_its_first_save_has_one_id(runtime: Runtime, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/t.db"
     await leave(url, ["read"], ())
 
