@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -91,33 +91,27 @@ def build_save(
     check_json(metadata or {}, "checkpoint metadata")
     changed = None if baseline is None or _snapshot_is_due(baseline, every) else _changes(baseline.state, durable)
     chain: dict[str, Any] = {"version": AgentState.schema_version}
-    kind: Literal["snapshot", "delta"]
     if baseline is None or changed is None:
-        kind, base, known = "snapshot", 0, frozenset[str]()
+        base, known = 0, frozenset[str]()
         check_model(durable, "state")
         body, texts = _serialise(durable, 0, None)
         depth, snapshot_bytes, delta_bytes, rewritten_bytes = 0, len(body), 0, 0
     else:
-        kind, base = "delta", len(baseline.state.messages)
+        base = len(baseline.state.messages)
         fields, chain["bases"], first = changed
         chain |= {"first": True} if first else {}
         # What the new prompt replaces may have been the only reference to its text.
         known = frozenset[str]() if first else baseline.statics
-        changes = durable.evolve(**fields)
-        check_model(changes, "state", fields)
-        grown = {"messages", *chain["bases"]}
-        body, texts = _serialise(changes, base - first, grown)
-        rewritten, _ = _serialise(changes, base - first, fields.keys() - grown)
-        body = body[:-1] + b"," + rewritten[1:] if len(rewritten) > len(_EMPTY) else body
+        body, texts, rewritten = _serialise_changes(durable.evolve(**fields), base - first, fields, chain["bases"])
         depth, snapshot_bytes, delta_bytes = baseline.depth + 1, baseline.snapshot_bytes, baseline.delta_bytes + len(body)
-        rewritten_bytes = baseline.rewritten_bytes + len(rewritten)
+        rewritten_bytes = baseline.rewritten_bytes + rewritten
     chain |= {"snapshot_bytes": snapshot_bytes, "delta_bytes": delta_bytes, "rewritten_bytes": rewritten_bytes}
     save = SaveCheckpoint.trusted(
         store=store,
         thread_id=thread_id,
         checkpoint_id=checkpoint_id,
         parent_id=None if baseline is None else baseline.checkpoint_id,
-        kind=kind,
+        kind="snapshot" if changed is None else "delta",
         base=base,
         state=to_json({CHAIN_KEY: chain})[:-1] + b"," + body[1:],
         metadata=_cleaned(metadata or {}),
@@ -262,6 +256,18 @@ def _changes(old: AgentState, new: AgentState) -> tuple[dict[str, Any], dict[str
             fields[name] = now
     bases.pop("messages", None)
     return fields, bases, first
+
+
+def _serialise_changes(
+    changes: AgentState, place: int, fields: Collection[str], bases: Collection[str]
+) -> tuple[bytes, dict[str, str], int]:
+    """``fields`` as JSON, the texts that it only refers to, and the bytes of what is stored anew rather than appended to."""
+    check_model(changes, "state", fields)
+    grown = {"messages", *bases}
+    body, texts = _serialise(changes, place, grown)
+    rewritten, _ = _serialise(changes, place, set(fields) - grown)
+    body = body[:-1] + b"," + rewritten[1:] if len(rewritten) > len(_EMPTY) else body
+    return body, texts, len(rewritten)
 
 
 def _serialise(state: AgentState, place: int, fields: set[str] | None) -> tuple[bytes, dict[str, str]]:

@@ -126,7 +126,7 @@ class BegunRuns:
             try:
                 if not (message.recall and await self._recall(begun)):
                     await self._launch(begun)
-            except BaseException:
+            except BaseException:  # whatever it was, the run is not one that was begun; it is raised again
                 self._drop(start.run_id)
                 raise
         return RunBegun(run_id=start.run_id)
@@ -270,7 +270,7 @@ class BegunRuns:
         try:
             await self._note(begun)
             running = self._supervisor.start(self._request(begun), begun)
-        except BaseException:
+        except BaseException:  # also a cancellation: the place must not stay taken; it is raised again
             self._room.release()
             raise
         begun.task = asyncio.ensure_future(self._carry(begun, running))
