@@ -6,9 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+
+Run = Callable[..., subprocess.Popen[str]]
 
 
 def free_port() -> int:
@@ -44,3 +47,23 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
         head.send_signal(signal.SIGTERM)
         head.wait(60)
         shutil.rmtree(f"/tmp/umbel-{os.getpid()}", ignore_errors=True)
+
+
+@pytest.fixture
+def run(cluster: tuple[str, str], tmp_path: Path) -> Iterator[Run]:
+    """Start a script in a process of its own; it gets the cluster's address and what is given."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(script: str, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", script, f"127.0.0.1:{cluster[0]}", *arguments]
+        path = os.pathsep.join(place for place in sys.path if place)
+        environment = {**os.environ, "PYTHONPATH": path, "RAY_AUTH_MODE": "disabled"}
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()

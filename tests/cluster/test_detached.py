@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,8 @@ from umbel.cluster import ray_actors
 from umbel.cluster.ray_backend import RayBackend
 from umbel.cluster.services import end_service, find_services
 from umbel.errors import ConfigurationError
+
+from .conftest import Run
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
 
@@ -52,27 +52,6 @@ address, commands = sys.argv[1], json.loads(sys.argv[2])
 results = [CliRunner().invoke(app, [*command, "--address", address]) for command in commands]
 print(json.dumps([[result.exit_code, result.stdout, result.stderr] for result in results]))
 """
-Run = Callable[..., subprocess.Popen[str]]
-
-
-@pytest.fixture
-def run(cluster: tuple[str, str], tmp_path: Path) -> Iterator[Run]:
-    """Start a script in a process of its own; it gets the cluster's address and what is given."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(script: str, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", script, f"127.0.0.1:{cluster[0]}", *arguments]
-        path = os.pathsep.join(place for place in sys.path if place)
-        environment = {**os.environ, "PYTHONPATH": path, "RAY_AUTH_MODE": "disabled"}
-        pipe = subprocess.PIPE
-        started.append(subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path))
-        return started[-1]
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[int, list[Any], str]:

@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from .conftest import Run
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
 
@@ -106,27 +106,6 @@ with place:
     place.run_sync(main())
 """
 )
-Run = Callable[..., subprocess.Popen[str]]
-
-
-@pytest.fixture
-def run(cluster: tuple[str, str], tmp_path: Path) -> Iterator[Run]:
-    """Start a script in a process of its own; it gets the cluster's address and what is given."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(script: str, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", script, f"127.0.0.1:{cluster[0]}", *arguments]
-        path = os.pathsep.join(place for place in sys.path if place)
-        environment = {**os.environ, "PYTHONPATH": path, "RAY_AUTH_MODE": "disabled"}
-        pipe = subprocess.PIPE
-        started.append(subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path))
-        return started[-1]
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
 
 
 def line(process: subprocess.Popen[str]) -> list[Any]:
