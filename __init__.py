@@ -66,11 +66,21 @@ if TYPE_CHECKING:
     )
     from .cluster.fleet import Fleet as Fleet, FleetReport as FleetReport
     from .cluster.runtime import Runtime as Runtime
+    from .patterns.pattern import Pattern as Pattern
+    from .patterns.pipeline import (
+        Loop as Loop,
+        Parallel as Parallel,
+        Sequential as Sequential,
+        loop as loop,
+        parallel as parallel,
+        sequential as sequential,
+    )
     from .protocol.config import AgentConfig as AgentConfig, Placement as Placement, Topology as Topology
     from .protocol.errors import (
         ActorError as ActorError,
         AuthenticationFailed as AuthenticationFailed,
         BadRequest as BadRequest,
+        CapReached as CapReached,
         CheckpointConflict as CheckpointConflict,
         CheckpointError as CheckpointError,
         CheckpointNotFound as CheckpointNotFound,
@@ -86,15 +96,18 @@ if TYPE_CHECKING:
         InvalidArguments as InvalidArguments,
         JudgeFailed as JudgeFailed,
         MalformedResponse as MalformedResponse,
+        MemberFailed as MemberFailed,
         MessageTooLarge as MessageTooLarge,
         MissingExtra as MissingExtra,
         ModelConnectionError as ModelConnectionError,
         ModelError as ModelError,
         ModelServerError as ModelServerError,
         ModelTimeout as ModelTimeout,
+        NothingRan as NothingRan,
         NotStorable as NotStorable,
         OutcomeUnknown as OutcomeUnknown,
         Overloaded as Overloaded,
+        PatternError as PatternError,
         PeerLost as PeerLost,
         ProtocolError as ProtocolError,
         RateLimited as RateLimited,
@@ -129,14 +142,18 @@ if TYPE_CHECKING:
         GroundingEvent as GroundingEvent,
         HandoffEvent as HandoffEvent,
         InterruptEvent as InterruptEvent,
+        MemberEvent as MemberEvent,
         ModelChunkEvent as ModelChunkEvent,
         ModelCompleteEvent as ModelCompleteEvent,
         ModelRetryEvent as ModelRetryEvent,
         OrchestratorDecisionEvent as OrchestratorDecisionEvent,
+        PatternEvent as PatternEvent,
         ReflectEvent as ReflectEvent,
         RunLostEvent as RunLostEvent,
         SpecialistCompleteEvent as SpecialistCompleteEvent,
         SpecialistStartEvent as SpecialistStartEvent,
+        StepCompleteEvent as StepCompleteEvent,
+        StepStartEvent as StepStartEvent,
         SubagentEvent as SubagentEvent,
         TerminateEvent as TerminateEvent,
         ThinkEvent as ThinkEvent,
@@ -154,6 +171,7 @@ if TYPE_CHECKING:
         ToolResult as ToolResult,
         Usage as Usage,
     )
+    from .protocol.patterns import Ending as Ending, MemberResult as MemberResult, PatternResult as PatternResult
     from .protocol.reasoning import (
         GroundingConfig as GroundingConfig,
         GsarConfig as GsarConfig,
@@ -220,11 +238,21 @@ _HOMES = {
     "actors.tools.result_store": ("DirectoryResultStore", "MemoryResultStore", "ResultStore", "StoredResults"),
     "cluster.fleet": ("Fleet", "FleetReport"),
     "cluster.runtime": ("Runtime",),
+    "patterns.pattern": ("Pattern",),
+    "patterns.pipeline": (
+        "Loop",
+        "Parallel",
+        "Sequential",
+        "loop",
+        "parallel",
+        "sequential",
+    ),
     "protocol.config": ("AgentConfig", "Placement", "Topology"),
     "protocol.errors": (
         "ActorError",
         "AuthenticationFailed",
         "BadRequest",
+        "CapReached",
         "CheckpointConflict",
         "CheckpointError",
         "CheckpointNotFound",
@@ -240,6 +268,7 @@ _HOMES = {
         "InvalidArguments",
         "JudgeFailed",
         "MalformedResponse",
+        "MemberFailed",
         "MessageTooLarge",
         "MissingExtra",
         "ModelConnectionError",
@@ -247,8 +276,10 @@ _HOMES = {
         "ModelServerError",
         "ModelTimeout",
         "NotStorable",
+        "NothingRan",
         "OutcomeUnknown",
         "Overloaded",
+        "PatternError",
         "PeerLost",
         "ProtocolError",
         "RateLimited",
@@ -283,14 +314,18 @@ _HOMES = {
         "GroundingEvent",
         "HandoffEvent",
         "InterruptEvent",
+        "MemberEvent",
         "ModelChunkEvent",
         "ModelCompleteEvent",
         "ModelRetryEvent",
         "OrchestratorDecisionEvent",
+        "PatternEvent",
         "ReflectEvent",
         "RunLostEvent",
         "SpecialistCompleteEvent",
         "SpecialistStartEvent",
+        "StepCompleteEvent",
+        "StepStartEvent",
         "SubagentEvent",
         "TerminateEvent",
         "ThinkEvent",
@@ -300,6 +335,11 @@ _HOMES = {
     ),
     "protocol.handles": ("RunEntry",),
     "protocol.messages": ("InterruptRequest", "Message", "ModelChunk", "ModelResponse", "ToolCall", "ToolResult", "Usage"),
+    "protocol.patterns": (
+        "Ending",
+        "MemberResult",
+        "PatternResult",
+    ),
     "protocol.reasoning": ("GroundingConfig", "GsarConfig", "ReflexionConfig"),
     "protocol.results": ("AgentResult", "Metrics", "SubagentResult"),
     "protocol.state": ("AgentState", "ReasoningStep", "ToolExecution"),
@@ -329,7 +369,7 @@ __all__ = sorted(_HOME)
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'umbel' has no attribute {name!r}")
-    if name in _NEED_A_RUNTIME:
+    if name in _NEED_A_RUNTIME or _HOME[name].startswith("patterns."):
         importlib.import_module(".cluster.runtime", __name__)  # tells runnables where to find one
     value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
     globals()[name] = value

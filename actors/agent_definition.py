@@ -176,6 +176,12 @@ class Agent(Runnable):
         """Every model that a run may call."""
         return [self.model_of(role) for role in ("primary", "auxiliary", "grounding", "gsar", "summary")]
 
+    def inner(self) -> list[Any]:
+        return [tool.agent for tool in self.config.tools if tool.agent is not None]
+
+    def stored_in(self, url: str) -> Agent:
+        return self if self.checkpointer is not None else self.with_settings(checkpointer=url)
+
     def __getstate__(self) -> dict[str, Any]:
         own = self._given.model_copy(update={"callback_handler": None, "context_window": self.window})
         return {"config": own, "providers": self._factories(), "facts": facts_to_carry(self.models())}

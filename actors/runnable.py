@@ -1,4 +1,4 @@
-"""What can be run: the calls that agents (and, later, patterns) share, on top of whichever runtime is current."""
+"""What can be run: the calls that agents and patterns share, on top of whichever runtime is current."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Runnable(StartCalls):
     """Base of everything with ``run``, ``arun`` and ``run_sync``. One object may serve any number of concurrent runs."""
 
     callback_handler: Callable[[Any], Any] | None = None
+    is_pattern = False
 
     def __init__(self) -> None:
         self._active: dict[str, tuple[RuntimePort, StartRun]] = {}
@@ -51,6 +52,14 @@ class Runnable(StartCalls):
     def keep_packed(self, key: str, blob: bytes) -> None:
         """This definition was made from these bytes: they need not be made again."""
         self._packed = (key, blob)
+
+    def inner(self) -> list[Any]:
+        """What runs inside it: agents behind tools, members."""
+        return []
+
+    def stored_in(self, url: str) -> Runnable:
+        """This, with that checkpointer where it has none of its own: what a pattern's durable run needs of its members."""
+        return self
 
     def as_child_of(self, parent: Any) -> Any:
         """What is run when a tool of ``parent`` runs this."""
@@ -257,6 +266,10 @@ class Runnable(StartCalls):
             raise callback.error
         if outcome.error is not None:
             raise failed(outcome)
+        return self.result_of(outcome)
+
+    def result_of(self, outcome: RunOutcome) -> AgentResult:
+        """The caller's view of an outcome."""
         return AgentResult.from_outcome(outcome, self.output_schema)
 
     async def _events(self, runtime: RuntimePort, request: StartRun) -> AsyncGenerator[Event, None]:

@@ -80,6 +80,7 @@ class StartCalls(ThreadCalls):
         timeout: float | None,
         on_busy: OnBusy | None = None,
     ) -> StartRun:
+        prompt, values = self.input_of(prompt)
         if on_busy not in (None, *BUSY):
             raise ConfigurationError(f"on_busy={on_busy!r} is not known: use {', '.join(map(repr, BUSY))}")
         return StartRun(
@@ -92,4 +93,9 @@ class StartCalls(ThreadCalls):
             model_kwargs=model_kwargs or {},
             timeout=timeout,
             on_busy=on_busy or "queue",
+            values=values,
         )
+
+    def input_of(self, prompt: Any) -> tuple[str, dict[str, Any] | None]:
+        """What a caller gives, as (text, structured input)."""
+        return prompt, None

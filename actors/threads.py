@@ -41,11 +41,11 @@ from ..protocol.storage import (
     ThreadInfo,
     ThreadsListed,
 )
+from ..protocol.turn import open_calls
 from .checkpoints.delta import Baseline, build_save, restore
 from .checkpoints.facts import amended, of_a_fork
 from .checkpoints.url import shown
 from .stray_lease import let_go
-from .supervisor.thread import open_calls
 
 Ask = Callable[[Frozen], Awaitable[Any]]
 Said = Message | Mapping[str, Any] | str

@@ -138,7 +138,7 @@ class Directory:
         self._name = name
         self._epoch = epoch
         self._roles = roles
-        self._topology = topology
+        self.topology = topology
         self._connect = connect
         self._definitions = definitions
         self._local = LocalLink(mailbox)
@@ -147,7 +147,7 @@ class Directory:
     def agent(self, agent: Any, run_id: str, attempt: int = 0) -> Channel:
         placement = agent.config.placement
         if placement is None or placement.pool == "default":
-            return self._channel(AGENT, "default", shard_of(run_id, self._topology.agents, attempt))
+            return self._channel(AGENT, "default", shard_of(run_id, self.topology.agents, attempt))
         return self._channel(AGENT, placement.pool, shard_of(run_id, placement.replicas, attempt))
 
     def tools(self, tool: Any, run_id: str) -> Channel:
@@ -155,11 +155,11 @@ class Directory:
         if placement == "local":
             return self._local
         if placement is None:
-            return self._channel(TOOLS, "default", shard_of(run_id, self._topology.tool_executors))
+            return self._channel(TOOLS, "default", shard_of(run_id, self.topology.tool_executors))
         return self._channel(TOOLS, placement.pool, shard_of(run_id, placement.replicas))
 
     def supervisor(self, run_id: str) -> Channel:
-        return self._channel(SUPERVISOR, "default", shard_of(run_id, self._topology.supervisors or 1))
+        return self._channel(SUPERVISOR, "default", shard_of(run_id, self.topology.supervisors or 1))
 
     def checkpointer(self) -> Channel:
         channel = self._channel(CHECKPOINTER, "default", 0)
@@ -192,7 +192,7 @@ class Directory:
             return self._local
         link = self.links.get(name)
         if link is None:
-            patience = self._topology.patience_seconds
+            patience = self.topology.patience_seconds
             self.links[name] = link = Link(self._name, self._epoch, name, self._connect(name), patience=patience)
         return link
 

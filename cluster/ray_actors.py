@@ -256,14 +256,13 @@ class RayActors:
 
 
 def _placements(definition: Any) -> Iterator[tuple[str, Placement]]:
-    """The special placements that an agent, its tools and its subagents ask for."""
-    config = definition.config
-    for role, placement in [(AGENT, config.placement), *((TOOLS, tool.placement) for tool in config.tools)]:
+    """The special placements that an agent or a pattern, its tools and what runs inside it ask for."""
+    tools = definition.tools_by_name.values()
+    for role, placement in [(AGENT, definition.config.placement), *((TOOLS, tool.placement) for tool in tools)]:
         if isinstance(placement, Placement) and placement.pool != "default":
             yield role, placement
-    for tool in config.tools:
-        if tool.agent is not None:
-            yield from _placements(tool.agent)
+    for inner in definition.inner():
+        yield from _placements(inner)
 
 
 def check_resources(role: str, placement: Placement) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..actors.link import Link
+from ..actors.recovering import persistent, recovering
 from ..protocol.commands import CancelRun, StartRun
 from ..protocol.config import Topology
 from ..protocol.errors import ConfigurationError, PeerLost, RuntimeClosed, UmbelError
@@ -22,7 +23,6 @@ from .cell import CHECKPOINTER, SUPERVISOR, shard_of
 from .host import Identity, RayTransport
 from .loops import at_loop_end
 from .ray_actors import RayActors
-from .recovering import persistent, recovering
 
 Shard = tuple[asyncio.AbstractEventLoop, Link]  # the link to a supervisor (or, last, the checkpointer), and whose it is
 

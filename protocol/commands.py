@@ -87,6 +87,8 @@ class StartRun(Frozen):
         perform: for ``resume``: a call that waits is performed, and its result is the answer.
         state: for ``resume`` of a run without a thread: its paused state, as JSON.
         recover: the supervisor that had this very request died over it: go on from what it stored, or begin if that is nothing.
+        values: a pattern's structured input.
+        member: the pattern's step that the run is.
         on_busy: what to do while another run has the thread: wait (``queue``), fail with ``ThreadBusy`` (``reject``), or
             cancel that run (``interrupt``).
         after_seq: number of the last event that the caller has seen; what follows is numbered from there.
@@ -115,6 +117,8 @@ class StartRun(Frozen):
     on_busy: Literal["queue", "reject", "interrupt"] = "queue"
     recover: bool = False
     after_seq: int = -1
+    values: JsonObject | None = None
+    member: str | None = None
 
     attached = "state"
 

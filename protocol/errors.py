@@ -26,6 +26,10 @@
     │   ├── UnknownTask               no subagent's conversation has this id (also a LookupError)
     │   ├── NotPaused                 nothing to resume, or an answer that fits no question (also a LookupError)
     │   ├── GuardrailViolation        a hook refuses the prompt (also a ValueError)
+    │   ├── PatternError              a coordination pattern did not come to an answer
+    │   │   ├── MemberFailed          a step of it failed
+    │   │   ├── NothingRan            there was nothing to run
+    │   │   └── CapReached            a cap on its rounds, hops or supersteps
     │   ├── JudgeFailed               a model that judges an answer gave no verdict
     │   └── GsarRejected              the answer is not grounded well enough for the gate (also a ValueError)
     ├── ModelError                    a provider refused, failed or answered nonsense
@@ -259,6 +263,30 @@ class GuardrailViolation(RunError, ValueError):
     code = "guardrail_violation"
 
 
+class PatternError(RunError):
+    """A coordination pattern did not come to an answer."""
+
+    code = "pattern"
+
+
+class MemberFailed(PatternError):
+    """Steps of a pattern failed. ``details``: ``steps``, their keys."""
+
+    code = "member_failed"
+
+
+class NothingRan(PatternError):
+    """A pattern had nothing to run."""
+
+    code = "nothing_ran"
+
+
+class CapReached(PatternError):
+    """A pattern reached a cap of its own. ``details``: ``cap``, its name, and ``limit``."""
+
+    code = "cap_reached"
+
+
 class JudgeFailed(RunError):
     """A model that judges an answer failed, or gave nothing that is a verdict."""
 
@@ -465,12 +493,61 @@ def from_wire(data: dict[str, Any]) -> UmbelError:
 _BY_CODE = _tree(UmbelError)
 
 __all__ = [
-    "ActorError", "AuthenticationFailed", "BadRequest", "CheckpointConflict", "CheckpointError", "CheckpointNotFound",
-    "ConfigurationError", "ContextOverflow", "DeadlineExceeded", "DecodeError", "DefinitionError", "EventsExpired",
-    "FetchRefused", "GsarRejected", "GuardrailViolation", "InvalidArguments", "JudgeFailed", "MalformedResponse",
-    "MessageTooLarge", "MissingExtra", "ModelConnectionError", "ModelError", "ModelServerError", "ModelTimeout",
-    "NoCheckpointer", "NotPaused", "NotStorable", "OutcomeUnknown", "Overloaded", "PeerLost", "ProtocolError", "RateLimited",
-    "RemoteError", "RequestCancelled", "RestartsExceeded", "RunError", "RunFailed", "RunLost", "RunNotFound", "RuntimeClosed",
-    "SchemaVersionError", "StaleEpoch", "StaleWriter", "StoreUnavailable", "ThreadBusy", "ToolCrashed", "ToolError",
-    "ToolTimeout", "UmbelError", "UnknownKind", "UnknownTask", "UnknownTool", "from_wire",
+    "ActorError",
+    "AuthenticationFailed",
+    "BadRequest",
+    "CapReached",
+    "CheckpointConflict",
+    "CheckpointError",
+    "CheckpointNotFound",
+    "ConfigurationError",
+    "ContextOverflow",
+    "DeadlineExceeded",
+    "DecodeError",
+    "DefinitionError",
+    "EventsExpired",
+    "FetchRefused",
+    "GsarRejected",
+    "GuardrailViolation",
+    "InvalidArguments",
+    "JudgeFailed",
+    "MalformedResponse",
+    "MemberFailed",
+    "MessageTooLarge",
+    "MissingExtra",
+    "ModelConnectionError",
+    "ModelError",
+    "ModelServerError",
+    "ModelTimeout",
+    "NoCheckpointer",
+    "NotPaused",
+    "NotStorable",
+    "NothingRan",
+    "OutcomeUnknown",
+    "Overloaded",
+    "PatternError",
+    "PeerLost",
+    "ProtocolError",
+    "RateLimited",
+    "RemoteError",
+    "RequestCancelled",
+    "RestartsExceeded",
+    "RunError",
+    "RunFailed",
+    "RunLost",
+    "RunNotFound",
+    "RuntimeClosed",
+    "SchemaVersionError",
+    "StaleEpoch",
+    "StaleWriter",
+    "StoreUnavailable",
+    "ThreadBusy",
+    "ToolCrashed",
+    "ToolError",
+    "ToolTimeout",
+    "UmbelError",
+    "UnknownKind",
+    "UnknownTask",
+    "UnknownTool",
+    "from_wire",
 ]  # fmt: skip

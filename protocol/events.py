@@ -6,6 +6,8 @@ reconnects misses nothing and sees nothing twice (``event.py``). The emitter giv
     agent stream     ThinkEvent, ModelChunkEvent, ToolStartEvent, ToolProgressEvent, ToolCompleteEvent, SubagentEvent,
                      ReflectEvent, GroundingEvent, FinalAnswerVerificationEvent, ModelRetryEvent, CompactionEvent,
                      CustomEvent, and at the end TerminateEvent, InterruptEvent or RunLostEvent
+    pattern stream   StepStartEvent, StepCompleteEvent, MemberEvent, PatternEvent and those of single patterns; CustomEvent,
+                     and the same ends
     other producers  ModelCompleteEvent, Specialist*Event, OrchestratorDecisionEvent, HandoffEvent, Causal*Event,
                      GraphStreamEvent, and the *Record types of hooks
 """
@@ -39,15 +41,19 @@ __all__ = [
     "InterruptEvent",
     "IterationEndRecord",
     "IterationStartRecord",
+    "MemberEvent",
     "ModelChunkEvent",
     "ModelCompleteEvent",
     "ModelRetryEvent",
     "OrchestratorDecisionEvent",
+    "PatternEvent",
     "ReflectEvent",
     "RunInfo",
     "RunLostEvent",
     "SpecialistCompleteEvent",
     "SpecialistStartEvent",
+    "StepCompleteEvent",
+    "StepStartEvent",
     "SubagentEvent",
     "TerminateEvent",
     "ThinkEvent",
@@ -256,6 +262,54 @@ AGENT_STREAM: frozenset[type[Event]] = frozenset(event_types().values())
 
 
 # Types of other producers; an agent's run never yields them
+
+
+class StepStartEvent(Event):
+    """A step of a pattern starts; ``child_run_id`` is the run that it is, None for a function."""
+
+    event_type: Literal["step_start"] = "step_start"
+    step: Text
+    step_member: Text
+    child_run_id: str | None = None
+
+
+class StepCompleteEvent(Event):
+    """A step of a pattern ended (or paused). ``status`` as in ``MemberResult``, or ``interrupted``."""
+
+    event_type: Literal["step_complete"] = "step_complete"
+    step: Text
+    step_member: Text
+    status: Literal["completed", "failed", "cancelled", "skipped", "interrupted"]
+    stop_reason: Text = "complete"
+    result: Text = ""
+    error: Text | None = None
+    duration_ms: float = 0.0
+
+
+class MemberEvent(Event):
+    """An event of a member's run, wrapped by the pattern that started it; ``event`` keeps its class, run and number.
+
+    The events of the whole tree are these, one inside the other; :attr:`innermost` is the one that was made first.
+    """
+
+    event_type: Literal["member"] = "member"
+    step: Text
+    event: AnyEvent
+
+    @property
+    def innermost(self) -> Event:
+        """The event as the run that made it numbered it, however deep that is."""
+        event = self.event
+        return event.innermost if isinstance(event, MemberEvent) else event
+
+
+class PatternEvent(Event):
+    """Something that a pattern did beside running steps. ``kind`` says what (see the pattern), ``data`` has the facts."""
+
+    event_type: Literal["pattern"] = "pattern"
+    kind: Text
+    step: Text | None = None
+    data: JsonObject = Field(default_factory=dict)
 
 
 class ModelCompleteEvent(Event):

@@ -17,6 +17,8 @@ CLEARED_OUTPUT = "cleared_output"
 ARCHIVED_OUTPUT = "archived_output"
 RECALLABLE_OUTPUTS = "recallable_outputs"
 FIRST_SAVED = "first_saved"
+VALUES = "values"
+STEP = "step"
 
 EPHEMERAL = "ephemeral"
 MCP_HEADERS = "mcp_headers"

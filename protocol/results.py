@@ -160,6 +160,7 @@ class RunOutcome(Frozen):
         parse_error: why there is none, when it was asked for.
         grounding_score, ungrounded_claims: the grounding judge's verdict, if there was one.
         gsar_score, gsar_decision, gsar_judgement: what typed grounding said of the answer, if it was asked for.
+        pattern: of a pattern's run: ``outputs``, ``members``, ``value``, ``error`` and ``details`` (``protocol/patterns.py``).
         started_at, completed_at: UTC.
     """
 
@@ -183,6 +184,7 @@ class RunOutcome(Frozen):
     gsar_score: float | None = None
     gsar_decision: Text | None = None
     gsar_judgement: JsonObject | None = None
+    pattern: JsonObject | None = None
     started_at: AwareDatetime | None = None
     completed_at: AwareDatetime | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .messages import Frozen, InterruptRequest, Json, JsonObject, Text, ToolCall
+from .messages import Frozen, InterruptRequest, Json, JsonObject, Message, Text, ToolCall
 
 
 class PendingInterrupt(Frozen):
@@ -35,3 +35,9 @@ class Turn(Frozen):
     elapsed_seconds: float = 0.0
     interrupts: tuple[PendingInterrupt, ...] = ()
     stop_reason: Text | None = None
+
+
+def open_calls(messages: tuple[Message, ...]) -> list[ToolCall]:
+    """Calls without a result, in order."""
+    answered = {message.tool_call_id for message in messages if message.role == "tool"}
+    return [call for message in messages for call in message.tool_calls if call.id not in answered]

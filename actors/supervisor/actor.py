@@ -76,7 +76,7 @@ class SupervisorActor:
         if request.thread_id is None or agent.config.checkpointer is None:
             return self._run(request, agent, caller)
         key = (agent.config.checkpointer, request.thread_id)
-        if request.depth and key in self._threads:
+        if request.depth and request.member is None and key in self._threads:
             raise ThreadBusy(
                 f"thread {request.thread_id!r} is in use, and a run that another run waits for must not wait for it, too"
             )

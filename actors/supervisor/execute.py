@@ -18,6 +18,7 @@ from ...protocol.commands import ExecuteCall, ToolReply
 from ...protocol.errors import PeerLost, UmbelError
 from ...protocol.messages import Message, ModelResponse, ToolResult
 from ...protocol.state import ReasoningStep, ToolExecution
+from ...protocol.turn import open_calls
 from ..tools.executor import unknown_tool_text
 from ..tools.limits import limited
 from ..tools.verification import REMINDER, blocked, unverified_writes, wrote
@@ -29,7 +30,6 @@ from .reflect import reflect
 from .run import Run, refuse
 from .slot import Slot, announce, complete
 from .subagent import call_agent
-from .thread import open_calls
 
 TASK_COMPLETE = "task_complete"
 ATTEMPTS = 3  # executors tried for a call that is safe to repeat

@@ -14,6 +14,7 @@
 
 A segment (a new turn, one that is resumed after a pause, one that is continued after a crash) always takes this way, and
 always ends with one outcome, whatever happened: an answer, a limit, a pause, a cancel from outside, an exception.
+A pattern's program takes the loop's place (``conduct.py``); everything around it is the same.
 Checks happen at the boundary only; being told to stop (cancel, deadline) also interrupts whatever is awaited.
 """
 
@@ -27,6 +28,7 @@ from ...protocol.events import CustomEvent
 from ...protocol.messages import ModelResponse
 from ...protocol.results import RunOutcome
 from .answer import answer, send_back
+from .conduct import conduct
 from .execute import execute, reopen, resume
 from .hooks.dispatch import before_invocation_all, call
 from .notes import add_notes
@@ -49,7 +51,7 @@ async def run_turn(run: Run) -> RunOutcome:
     """
     error: Exception | None = None
     try:
-        reason = await open_turn(run) or await iterate(run)
+        reason = await (conduct(run) if run.agent.is_pattern else take_turn(run))
     except asyncio.CancelledError:
         if run.stopping is None:
             run.forget()
@@ -67,6 +69,11 @@ async def run_turn(run: Run) -> RunOutcome:
         reason, error = "error", caught
     await run.absorb_stop()
     return await terminate(run, reason, error or run.lost)
+
+
+async def take_turn(run: Run) -> str:
+    """An agent's segment: why it ends."""
+    return await open_turn(run) or await iterate(run)
 
 
 async def open_turn(run: Run) -> str | None:

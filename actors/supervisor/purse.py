@@ -32,14 +32,19 @@ class Purse:
 
     Children that ask at the same moment share evenly what is not leased out. One that finds everything leased out, but
     not all of it used, waits until a lease comes back. Time is not divided: it passes for all of them alike.
+
+    Attributes:
+        width: how many children run side by side at most, where that is known: then none gets more than such a share.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self.width = 1
         self._out: dict[int, Lease] = {}
         self._numbers = itertools.count(1)
         self._waiting: list[asyncio.Future[Lease]] = []
         self._soon = False
+        self._before: list[Lease] = []  # what was leased out before those who are served now
 
     async def lease(self) -> Lease:
         """A share of what is left, to be given back."""
@@ -73,18 +78,22 @@ class Purse:
         if spent is None and self._out and any(left <= 0 for left in free.values()):
             self._waiting = waiting
             return
-        self._waiting = []
+        self._waiting, self._before = [], list(self._out.values())
         for share in waiting:
             lease = Lease(spent=spent)
             if spent is None:
-                tokens, cost = free.get("token"), free.get("cost")
                 lease = Lease(
-                    tokens=None if tokens is None else max(1, int(tokens) // len(waiting)),
-                    cost_usd=None if cost is None else cost / len(waiting),
+                    tokens=None if "token" not in free else max(1, int(self._share("token", free, len(waiting)))),
+                    cost_usd=None if "cost" not in free else self._share("cost", free, len(waiting)),
                     number=next(self._numbers),
                 )
                 self._out[lease.number] = lease
             share.set_result(lease)
+
+    def _share(self, budget: Literal["token", "cost"], free: dict[str, float], waiting: int) -> float:
+        """What one of those who wait gets."""
+        out = sum((lease.tokens if budget == "token" else lease.cost_usd) or 0 for lease in self._before)
+        return min(free[budget] / waiting, (free[budget] + out) / self.width)
 
     def _free(self) -> tuple[Literal["token", "cost"] | None, dict[str, float]]:
         """The budget that is used up, if one is; and of each budget what is neither used nor leased out."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from ...protocol.codec import to_json
 from ...protocol.commands import StartRun
+from ...protocol.config import Topology
 from ...protocol.events import CustomEvent, Event, RunInfo
 from ...protocol.markers import is_request
 from ...protocol.messages import Message, ModelChunk, ModelResponse, ToolCall, ToolResult, Usage
@@ -33,6 +34,8 @@ class Peers(Protocol):
     def agent(self, agent: Any, run_id: str, attempt: int = 0) -> Channel: ...
     def tools(self, tool: Any, run_id: str) -> Channel: ...
     def supervisor(self, run_id: str) -> Channel: ...
+    @property
+    def topology(self) -> Topology: ...
     def checkpointer(self) -> Channel: ...
     def blob(self, definition: str) -> bytes: ...
     def register(self, agent: Any) -> str: ...
@@ -59,6 +62,10 @@ class Memo:
         backlog: saves on their way in the background.
         unsure: a save, and the baseline after it, that was cut off by a stop: it may or may not be stored.
         call_ids: of a long conversation's calls.
+        marks: of a pattern: facts for its next checkpoint.
+        tool_calls, tool_errors: of a pattern's members.
+        unpriced: one of them used a model that has no price.
+        problem: why a pattern did not come to an answer.
     """
 
     nudged: bool = False
@@ -78,6 +85,11 @@ class Memo:
     backlog: Any = None
     unsure: Any = None
     call_ids: set[str] | None = None
+    marks: dict[str, Any] = field(default_factory=dict)
+    tool_calls: int = 0
+    tool_errors: int = 0
+    unpriced: bool = False
+    problem: str | None = None
 
 
 class Run:
@@ -218,6 +230,7 @@ class Run:
                 seq=self._seq,
                 thread_id=self.request.thread_id,
                 parent_run_id=self.request.parent_run_id,
+                member=self.request.member,
                 **fields,
             )
             self._seq += 1
@@ -312,6 +325,11 @@ class Run:
         return ""
 
     @property
+    def tool_calls(self) -> int:
+        """Calls that were carried out; a pattern counts those of its members."""
+        return len(self.state.tool_executions) + (self._memo.tool_calls if self._memo is not None else 0)
+
+    @property
     def tool_metadata(self) -> dict[str, Any]:
         """The agent's and the run's metadata, as tools see them."""
         return self.state.metadata
@@ -379,21 +397,22 @@ class Run:
             self.state = self.state.with_response_usage(usage, cost_usd)
 
     def metrics(self) -> Metrics:
-        state = self.state
+        state, memo = self.state, self._memo
         return Metrics.trusted(
             iterations=state.iteration,
             model_calls=self.model_calls,
-            tool_calls=len(state.tool_executions),
-            tool_errors=sum(execution.error is not None for execution in state.tool_executions),
+            tool_calls=self.tool_calls,
+            tool_errors=sum(execution.error is not None for execution in state.tool_executions)
+            + (memo.tool_errors if memo else 0),
             prompt_tokens=state.prompt_tokens_used,
             completion_tokens=state.completion_tokens_used,
             total_tokens=state.total_tokens_used,
             cache_read_tokens=state.cache_read_tokens + state.cached_tokens,
             cache_write_tokens=state.cache_creation_tokens + state.cache_write_tokens,
-            cost_usd=cost(state),
+            cost_usd=None if memo is not None and memo.unpriced else cost(state),
             duration_ms=self.elapsed() * 1e3,
-            reflexion_evaluations=self._memo.reflections if self._memo is not None else 0,
-            grounding_evaluations=self._memo.groundings if self._memo is not None else 0,
+            reflexion_evaluations=memo.reflections if memo is not None else 0,
+            grounding_evaluations=memo.groundings if memo is not None else 0,
         )
 
 

@@ -47,7 +47,10 @@ async def call_agent(run: Run, slot: Slot) -> ToolResult:
 
 
 def subordinate(run: Run, request: StartRun, lease: Lease) -> StartRun:
-    """The request as that of a child: its parent's metadata, limits and depth, and events where anyone wants them."""
+    """The request as that of a child: its parent's metadata, limits and depth, and events where anyone wants them.
+
+    Members of a pattern are not deeper than the pattern: definitions nest as they are written, only calls can recurse.
+    """
     limits = [seconds for seconds in (lease.seconds, request.timeout) if seconds is not None]
     return request.evolve(
         metadata={**run.request.metadata, **child_metadata(run.state.metadata), **request.metadata},
@@ -55,7 +58,7 @@ def subordinate(run: Run, request: StartRun, lease: Lease) -> StartRun:
         events=run.watched or request.events,
         timeout=min(limits, default=None),
         parent_run_id=run.id,
-        depth=run.request.depth + 1,
+        depth=run.request.depth + (request.member is None),
         lease_tokens=lease.tokens,
         lease_cost_usd=lease.cost_usd,
     )

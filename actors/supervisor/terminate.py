@@ -16,6 +16,7 @@ from .pause import listed, tell_pause
 from .reasoning.gsar import assess
 from .recover import found_in
 from .run import Run, cost
+from .steps import report
 from .structured import Parsed, is_answer, parse_or_repair
 from .think import call_model, judge
 from .thread import close_open_calls, save
@@ -158,6 +159,8 @@ async def weigh(run: Run, message: str) -> None:
 
 async def final_text(run: Run, reason: str) -> str:
     """The answer, a summary, or what can be said instead."""
+    if run.agent.is_pattern:
+        return CANCELLED if reason == "cancelled" else run.last_text
     if reason == "max_iterations" and run.state.iteration and run.termination_reason != reason:
         return await summarise(run)
     if reason == "cancelled" or run.stopping is not None:
@@ -217,6 +220,7 @@ def finish(run: Run, reason: str, message: str, error: Exception | None, parsed:
         metrics=run.metrics(),
         state=run.state.durable(final=True) if run.request.full or reason == "interrupted" else None,
         **judgements(run, parsed),
+        pattern=report(run) if run.agent.is_pattern else None,
         started_at=run.started_at,
         completed_at=datetime.now(UTC),
     )
@@ -253,12 +257,12 @@ def tell_end(run: Run, reason: str, message: str, error: Exception | None) -> No
         reason=reason,
         iterations_used=state.iteration,
         final_confidence=state.confidence,
-        total_tool_calls=len(state.tool_executions),
+        total_tool_calls=run.tool_calls,
         final_message=message,
         usage=usage(run),
         cost_usd=cost(state),
         reported_cost_usd=state.reported_cost_usd if state.reported_cost_calls else None,
-        error=None if error is None else describe(error),
+        error=describe(error) if error is not None else run.memo.problem if run.agent.is_pattern else None,
     )
 
 

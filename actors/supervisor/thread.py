@@ -10,9 +10,11 @@ from typing import Any
 
 from ...protocol.commands import CheckpointLoaded, LoadCheckpoint, SaveCheckpoint
 from ...protocol.errors import CheckpointConflict, ConfigurationError, NotPaused
-from ...protocol.messages import Message, ToolCall, ToolResult
+from ...protocol.markers import VALUES
+from ...protocol.messages import NOTHING, Message, ToolCall, ToolResult
 from ...protocol.state import AgentState, ToolExecution
 from ...protocol.storage import JournalEntry
+from ...protocol.turn import open_calls
 from ..checkpoints.delta import Baseline, build_save, restore
 from ..checkpoints.facts import searchable
 from .asking import ask_checkpointer
@@ -85,7 +87,8 @@ def new_turn(run: Run, stored: AgentState | None) -> None:
         earlier = (system,) if system is not None else ()
     elif earlier[0].role == "system" and system is not None:
         earlier = (system, *earlier[1:])
-    prompt = Message.trusted(role="user", content=run.request.prompt)
+    values = NOTHING if run.request.values is None else {VALUES: run.request.values}
+    prompt = Message.trusted(role="user", content=run.request.prompt, metadata=values)
     run.state = run.agent.blank_state.evolve(
         run_id=run.id,
         messages=(*earlier, prompt),
@@ -146,12 +149,6 @@ def system_message(run: Run) -> Message | None:
         return run.agent.system_message  # type: ignore[no-any-return]  # made once
     text = prompt({"prompt": run.request.prompt, "metadata": dict(run.request.metadata)})
     return Message.system(run.agent.complete_prompt(str(text))) if text else None
-
-
-def open_calls(messages: tuple[Message, ...]) -> list[ToolCall]:
-    """Calls without a result, in order."""
-    answered = {message.tool_call_id for message in messages if message.role == "tool"}
-    return [call for message in messages for call in message.tool_calls if call.id not in answered]
 
 
 def close_open_calls(messages: tuple[Message, ...], journal: Mapping[str, JournalEntry] | None = None) -> tuple[Message, ...]:
@@ -286,6 +283,7 @@ def facts(run: Run, reason: str | None, ending: dict[str, Any] | None) -> dict[s
         **searchable(run.state.metadata),
         **known,
         "model_calls": run.model_calls,
+        **(run.memo.marks if run.agent.is_pattern else {}),
         **({} if ending is None else {"ending": ending}),
         **({"ends": [*run.earlier_ends, *run.ends]} if run.earlier_ends or run.ends else {}),
     }

@@ -1,4 +1,4 @@
-"""A durable run whose supervisor dies is sent again, to go on from what is stored (``actors/supervisor/recovery.py``)."""
+"""A durable run whose supervisor dies is sent again, to go on from what is stored (``supervisor/recovery.py``)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Container
 from typing import Any
 
-from ..actors.link import Link
 from ..protocol.commands import Ping, RunFinished, StartRun
 from ..protocol.config import Topology
 from ..protocol.errors import DeadlineExceeded, PeerLost
@@ -15,6 +14,7 @@ from ..protocol.event import Event
 from ..protocol.events import InterruptEvent, TerminateEvent
 from ..protocol.messages import Frozen
 from ..protocol.results import RunOutcome
+from .link import Link
 
 logger = logging.getLogger("umbel.runtime")
 Observer = Callable[[Any], None]

@@ -1,0 +1,440 @@
+"""The stage: what a pattern's program (``Pattern.conduct``) can do, and how it is made durable. Source: OURS-24, OURS-25.
+
+    call            run a member as a child run, on a shard of its own choice           member.py
+    function        run a function in a tool executor                                   here
+    ask             ask a person                                                        here
+    remember        choose a value once                                                 here
+    side_by_side    several of these at once
+
+Each of them has a key. What came of it is recorded (``steps.py``) before anybody hears of it, and when the program is played
+again, after a pause, a crash or a move, it is given what is recorded, and only the rest runs. So the program must do the
+same whenever it is given the same, and keeps nothing outside of its local variables.
+
+A step that pauses raises :class:`StepPaused`; those that run beside it finish first, then the pattern pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, NoReturn, TypeVar
+
+from ...protocol.codec import to_json
+from ...protocol.commands import CancelRun, StartRun
+from ...protocol.errors import OutcomeUnknown, RunError, UmbelError
+from ...protocol.events import Event, StepCompleteEvent, StepStartEvent
+from ...protocol.messages import InterruptRequest, Message, ToolCall
+from ...protocol.patterns import Ending, MemberResult
+from ...protocol.turn import PendingInterrupt
+from ..tools.decorator import Tool
+from .execute import call_tool
+from .member import Asked, run_member
+from .pause import asking
+from .purse import purse_of
+from .run import Run
+from .slot import Slot
+from .steps import StepLog, earlier_value, end_record, record, result_record
+from .subagent import child_channel
+from .thread import save
+
+T = TypeVar("T")
+Perform = Callable[[str], Awaitable[MemberResult]]
+
+
+class StepPaused(BaseException):
+    """A step waits for a person. Not an ``Exception``, so that a program which handles failures lets it pass."""
+
+
+class Stage:
+    """One run of a pattern, as its program sees it.
+
+    Args:
+        run: the run; its state is loaded.
+
+    Attributes:
+        log: what is recorded.
+        paused: what this segment has to ask.
+        begun: requests of member runs in progress, by step.
+        stopped: ids of those that were told to stop.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.pattern = run.agent
+        self.log = StepLog(run.state.messages, again=run.request.mode == "continue")
+        self.paused: list[PendingInterrupt] = []
+        self.begun: dict[str, StartRun] = {}
+        self.stopped: set[str] = set()
+        self._keys: set[str] = set()
+        self._tasks: dict[str, asyncio.Task[MemberResult]] = {}
+        self._unwanted: set[str] = set()
+        self._unsaved: list[Message] = []
+        self._saving = asyncio.Lock()
+        self._changes = self._stored = 0
+        self._live = not self.log.records or self.log.replayed
+        self.room = asyncio.Semaphore(self.pattern.max_concurrency or 1_000_000)
+        for result in self.log.totals:
+            self._count(result)
+
+    # facts
+
+    @property
+    def prompt(self) -> str:
+        """The task."""
+        return self.log.prompt
+
+    @property
+    def values(self) -> dict[str, Any] | None:
+        """The structured input, JSON values; None where the task is a text."""
+        return self.log.values
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The run's metadata."""
+        return self.run.state.metadata
+
+    @property
+    def run_id(self) -> str:
+        """The run, kept across pauses."""
+        return self.run.id
+
+    @property
+    def thread_id(self) -> str | None:
+        """Its thread, if it has one."""
+        return self.run.request.thread_id
+
+    @property
+    def replaying(self) -> bool:
+        """Only what is recorded has been asked for so far."""
+        return not self._live
+
+    def earlier(self, key: str) -> Any:
+        """The value that was remembered last under ``key`` in this thread, in whatever turn; None if there is none."""
+        return earlier_value([*self.log.records, *self._unsaved], key)
+
+    # what a program does
+
+    async def call(
+        self,
+        member: str,
+        prompt: str,
+        *,
+        key: str | None = None,
+        values: dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+        timeout: float | None = None,
+        full: bool = False,
+    ) -> MemberResult:
+        """Run a member, and say what came of it; what it did wrong is never raised.
+
+        Args:
+            member: its name in the pattern.
+            prompt: its task.
+            key: of the step; default is the member's name.
+            values: structured input, for members that take it.
+            metadata: JSON values for its tools, besides the run's own.
+            timeout: seconds until it is stopped with ``time_budget``.
+            full: the result holds the member's whole conversation, and is stored with it.
+
+        Raises:
+            StepPaused: it asks a person.
+            ConfigurationError: there is no such member.
+        """
+        found = self.pattern.find(member)
+        if isinstance(found, Tool):
+            return await self.function(found.name, {"prompt": prompt}, key=key or member)
+        fields = {"prompt": prompt, "values": values, "metadata": metadata or {}, "timeout": timeout}
+
+        async def perform(step: str) -> MemberResult:
+            return await run_member(self, step, member, found, fields, full=full)
+
+        return await self._step(key or member, member, perform)
+
+    async def function(
+        self, name: str, arguments: dict[str, Any], *, key: str, member: str | None = None, idempotent: bool = True
+    ) -> MemberResult:
+        """Call a function of the pattern in a tool executor; it may ask a person, as often as it likes.
+
+        Args:
+            name: of the function in ``pattern.tools_by_name``.
+            arguments: JSON values.
+            key: of the step.
+            member: whose step it is, for results and events; default is ``name``.
+            idempotent: it may run again when a crash hides what came of it; otherwise the step fails with ``outcome_unknown``.
+
+        Raises:
+            StepPaused: it asks a person.
+        """
+        tool = self.pattern.tools_by_name[name]
+        title = member or name
+
+        async def perform(step: str) -> MemberResult:
+            if not idempotent and self.run.is_durable:
+                if step in self.log.begun and not self.log.answers.get(step):
+                    unknown = OutcomeUnknown(
+                        f"{title}: the process stopped while it ran. Verify what happened before you repeat it"
+                    )
+                    return MemberResult(step=step, member=title, status="failed", stop_reason="error", error=unknown.to_wire())
+                await self.store(record("begun", step))
+            return await self._call_function(step, title, tool, arguments)
+
+        return await self._step(key, title, perform)
+
+    async def ask(
+        self,
+        question: str,
+        *,
+        key: str,
+        options: Iterable[str] | None = None,
+        fields: dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Any:
+        """Ask a person; the answer, a JSON value, once there is one.
+
+        Raises:
+            StepPaused: there is none yet.
+        """
+        self._take_key(key)
+        answers = self.log.answers.get(key)
+        if answers:
+            return answers[-1]["answers"][key]
+        self._live = True
+        request = InterruptRequest(
+            question=question, options=None if options is None else tuple(options), fields=fields, metadata=metadata or {}
+        )
+        waits = PendingInterrupt(interrupt_id=key, call=ToolCall(id=key, name=self.pattern.title), request=request)
+        return self._pause([waits])
+
+    async def remember(self, key: str, make: Callable[[], Any]) -> Any:
+        """What ``make`` (sync or async) gave the first time: a JSON value that every replay gets again."""
+        known, value = self.log.value(key)
+        if known:
+            return value
+        self._live = True
+        made = make()
+        value = await made if isinstance(made, Awaitable) else made
+        value = json.loads(to_json(value))
+        self.log.keep_value(key, value)
+        await self.store(record("value", key, value=value))
+        return value
+
+    async def side_by_side(self, awaitables: Iterable[Awaitable[T]], limit: int | None = None) -> list[T]:
+        """What all of them give, in their order, once all have ended.
+
+        Args:
+            awaitables: calls of this stage, or coroutines made of them.
+            limit: how many run at once; None is as many as the pattern allows.
+
+        Raises:
+            StepPaused: one of them asks a person.
+            Exception: what the first of them raised.
+        """
+        jobs = list(awaitables)
+        room = asyncio.Semaphore(limit) if limit is not None else None
+
+        async def within(job: Awaitable[T]) -> T:
+            if room is None:
+                return await job
+            async with room:
+                return await job
+
+        purse = purse_of(self.run)
+        wide = max(min(len(jobs), limit or len(jobs), self.pattern.max_concurrency or len(jobs)), 1) - 1
+        purse.width += wide
+        tasks = [asyncio.ensure_future(within(job)) for job in jobs]
+        try:
+            if tasks:
+                await asyncio.wait(tasks)
+        finally:
+            purse.width -= wide
+            for task in tasks:
+                task.cancel()
+        raised = [error for task in tasks if (error := task.exception()) is not None]
+        for error in sorted(raised, key=lambda error: isinstance(error, Exception)):  # a pause comes first
+            raise error
+        return [task.result() for task in tasks]
+
+    def emit(self, event_class: type[Event], **fields: Any) -> None:
+        """Tell whoever watches; nothing is told again while the program is only given what is recorded."""
+        if self._live:
+            self.run.emit(event_class, **fields)
+
+    def mark(self, **facts: Any) -> None:
+        """Searchable facts for the next checkpoint."""
+        self.run.memo.marks.update(facts)
+
+    # steps
+
+    def _take_key(self, key: str) -> None:
+        if key in self._keys:
+            raise RunError(f"{self.pattern.title} has two steps with the key {key!r}: each needs one of its own")
+        self._keys.add(key)
+
+    async def _step(self, key: str, member: str, perform: Perform) -> MemberResult:
+        """One step: recorded, or carried out now."""
+        self._take_key(key)
+        if self.log.knows(key):
+            return await self.log.recall(key)
+        waiting = [waits for waits in self.run.state.interrupts if waits.call.id == key]
+        if waiting:
+            self._pause(waiting)
+        self._live = True
+        task = self._tasks[key] = asyncio.ensure_future(self._carry_out(key, member, perform))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done() and self.run.stopping is None and not self.paused:
+                await self.give_up(key)  # the program does not want it any more
+            raise
+
+    async def _carry_out(self, key: str, member: str, perform: Perform) -> MemberResult:
+        began = time.monotonic()
+        try:
+            result = await perform(key)
+        except StepPaused:
+            self._tell(key, member, "interrupted", stop_reason="interrupted")
+            raise
+        except asyncio.CancelledError:
+            if key in self._unwanted:
+                given_up = MemberResult(step=key, member=member, status="cancelled", stop_reason="cancelled")
+                self._unsaved.append(result_record(given_up))
+            raise
+        except UmbelError as error:
+            result = MemberResult(step=key, member=member, status="failed", stop_reason="error", error=error.to_wire())
+        if not result.duration_ms:
+            result = result.evolve(duration_ms=(time.monotonic() - began) * 1e3)
+        if result.status == "cancelled" and self.run.stopping is not None:
+            return result  # it was stopped with the pattern: who continues that continues it
+        self._count(result)
+        self.run.state = self.run.state.next_iteration()
+        await self.store(result_record(result))
+        error_text = result.problem or None
+        self._tell(
+            key,
+            member,
+            result.status,
+            stop_reason=result.stop_reason,
+            result=result.text,
+            error=error_text,
+            duration_ms=result.duration_ms,
+        )
+        return result
+
+    def _tell(self, key: str, member: str, status: str, **fields: Any) -> None:
+        self.run.emit(StepCompleteEvent, step=key, step_member=member, status=status, **fields)
+
+    def announce(self, key: str, member: str, child_run_id: str | None = None) -> None:
+        """A step starts."""
+        self.run.emit(StepStartEvent, step=key, step_member=member, child_run_id=child_run_id)
+
+    async def _call_function(self, key: str, member: str, tool: Tool, arguments: dict[str, Any]) -> MemberResult:
+        """Have an executor call a function, with the answers that it has got so far."""
+        answers = self.log.answers.get(key, ())
+        call = ToolCall(id=key, name=tool.name, arguments=arguments)
+        waits: tuple[PendingInterrupt, ...] = ()
+        if answers:
+            request = InterruptRequest(question="")
+            given = tuple(answer["answers"][answer["asked"]] for answer in answers)
+            waits = (PendingInterrupt(interrupt_id=key, call=call, request=request, answers=given),)
+        slot = Slot(call, tool, waits)
+        slot.announced = True
+        async with self.room:
+            self.announce(key, member)
+            result = await call_tool(self.run, slot)
+        if slot.asks:
+            self._pause(slot.asks)
+        if result.error is not None:
+            error = {"code": result.code or "tool", "message": result.error, "details": {}}
+            return MemberResult(step=key, member=member, status="failed", stop_reason="error", error=error)
+        value = result.structured_content if result.structured_content is not None else result.content
+        return MemberResult(step=key, member=member, text=result.content, value=value, duration_ms=result.duration_ms)
+
+    def pause_for(self, key: str, member: str, prompt: str, questions: Iterable[Asked]) -> NoReturn:
+        """A member asks: each question with what is needed to go on with the member.
+
+        Raises:
+            StepPaused: in any case.
+        """
+        slot = Slot(ToolCall(id=key, name=member, arguments={"prompt": prompt}), None)
+        asks = []
+        for question, child in questions:
+            request = InterruptRequest.model_validate({name: question.get(name) for name in InterruptRequest.model_fields})
+            asks.append(asking(slot, request, child))
+        self._pause(asks)
+
+    def _pause(self, asks: Iterable[PendingInterrupt]) -> NoReturn:
+        self.paused += asks
+        raise StepPaused
+
+    def _count(self, result: MemberResult) -> None:
+        """The pattern's totals, besides tokens and cost, which its state has."""
+        memo, metrics = self.run.memo, result.metrics
+        memo.tool_calls += metrics.tool_calls
+        memo.tool_errors += metrics.tool_errors
+        memo.unpriced = memo.unpriced or (bool(metrics.model_calls) and metrics.cost_usd is None)
+
+    # records
+
+    async def store(self, *records: Message) -> None:
+        """Record, and return when it is stored; what happens at the same moment is stored together."""
+        self._unsaved += records
+        self._changes += 1
+        mine = self._changes
+        if not self.run.is_durable:
+            return
+        async with self._saving:
+            if self._stored < mine:
+                upto = self._changes
+                self.flush()
+                await save(self.run)
+                self._stored = upto
+
+    def flush(self) -> None:
+        """What is recorded becomes part of the state."""
+        if self._unsaved:
+            self.run.state = self.run.state.with_messages(self._unsaved)
+            self._unsaved = []
+
+    # the end
+
+    async def settle(self) -> None:
+        """Until every step that runs has ended, or asks; then nothing of the program is left."""
+        while running := [task for task in self._tasks.values() if not task.done()]:
+            await asyncio.wait(running)
+        self.log.close()
+
+    async def give_up(self, key: str) -> None:
+        """Stop a step that nobody waits for any more; what it had used is counted."""
+        self._unwanted.add(key)
+        await self._stop([key])
+
+    async def close(self, *, at_once: bool = False) -> None:
+        """Stop whatever runs, within the grace that the pattern gives."""
+        self.log.close()
+        if not at_once:
+            await self._stop([key for key, task in self._tasks.items() if not task.done()])
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _stop(self, keys: list[str]) -> None:
+        tasks = [self._tasks[key] for key in keys]
+        for key in keys:
+            request = self.begun.get(key)
+            if request is None:
+                self._tasks[key].cancel()
+            else:
+                self.stopped.add(request.run_id)
+                told = asyncio.ensure_future(child_channel(self.run, request).request(CancelRun(run_id=request.run_id)))
+                told.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.run.config.cancel_grace_seconds)
+        for task in tasks:
+            task.cancel()
+
+    def end(self, ending: Ending) -> None:
+        """The program has come to its end."""
+        self._unsaved.append(end_record(ending))
+        self.flush()
