@@ -30,6 +30,7 @@ class MemberResult(Frozen):
         metrics: what it used.
         run_id, thread_id: of the member's run; empty for functions.
         duration_ms: milliseconds.
+        cached: it was not carried out: an equal step's result was taken.
         pattern: of a member that is a pattern: its report (``outputs``, ``members``, ``details``...).
         conversation: the member's final state as JSON values, where it was asked for; never stored with the step.
     """
@@ -45,6 +46,7 @@ class MemberResult(Frozen):
     run_id: Text = ""
     thread_id: Text | None = None
     duration_ms: float = 0.0
+    cached: bool = False
     pattern: JsonObject | None = None
     conversation: JsonObject | None = Field(default=None, repr=False)
 

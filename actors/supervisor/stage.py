@@ -27,7 +27,9 @@ from ...protocol.errors import OutcomeUnknown, RunError, UmbelError
 from ...protocol.events import Event, StepCompleteEvent, StepStartEvent
 from ...protocol.messages import InterruptRequest, Message, ToolCall
 from ...protocol.patterns import Ending, MemberResult
+from ...protocol.results import Metrics
 from ...protocol.turn import PendingInterrupt
+from ..runnable import Runnable
 from ..tools.decorator import Tool
 from .execute import call_tool
 from .member import Asked, run_member
@@ -126,6 +128,7 @@ class Stage:
         metadata: dict[str, Any] | None = None,
         timeout: float | None = None,
         full: bool = False,
+        runnable: Runnable | None = None,
     ) -> MemberResult:
         """Run a member, and say what came of it; what it did wrong is never raised.
 
@@ -137,12 +140,13 @@ class Stage:
             metadata: JSON values for its tools, besides the run's own.
             timeout: seconds until it is stopped with ``time_budget``.
             full: the result holds the member's whole conversation, and is stored with it.
+            runnable: the member itself, where the pattern's definition does not name it.
 
         Raises:
             StepPaused: it asks a person.
             ConfigurationError: there is no such member.
         """
-        found = self.pattern.find(member)
+        found = self.pattern.find(member) if runnable is None else runnable
         if isinstance(found, Tool):
             return await self.function(found.name, {"prompt": prompt}, key=key or member)
         fields = {"prompt": prompt, "values": values, "metadata": metadata or {}, "timeout": timeout}
@@ -153,7 +157,15 @@ class Stage:
         return await self._step(key or member, member, perform)
 
     async def function(
-        self, name: str, arguments: dict[str, Any], *, key: str, member: str | None = None, idempotent: bool = True
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        *,
+        key: str,
+        member: str | None = None,
+        idempotent: bool = True,
+        owner: Any = None,
+        field: str | None = None,
     ) -> MemberResult:
         """Call a function of the pattern in a tool executor; it may ask a person, as often as it likes.
 
@@ -163,11 +175,13 @@ class Stage:
             key: of the step.
             member: whose step it is, for results and events; default is ``name``.
             idempotent: it may run again when a crash hides what came of it; otherwise the step fails with ``outcome_unknown``.
+            owner: the definition that has the function; default is the pattern.
+            field: of its structured result, the field that is the step's value; None is the whole.
 
         Raises:
             StepPaused: it asks a person.
         """
-        tool = self.pattern.tools_by_name[name]
+        tool = (self.pattern if owner is None else owner).tools_by_name[name]
         title = member or name
 
         async def perform(step: str) -> MemberResult:
@@ -178,9 +192,20 @@ class Stage:
                     )
                     return MemberResult(step=step, member=title, status="failed", stop_reason="error", error=unknown.to_wire())
                 await self.store(record("begun", step))
-            return await self._call_function(step, title, tool, arguments)
+            definition = None if owner is None else self.run.peers.register(owner)
+            result = await self._call_function(step, title, tool, arguments, definition)
+            return result.evolve(value=result.value[field]) if field is not None and result.success else result
 
         return await self._step(key, title, perform)
+
+    async def reuse(self, result: MemberResult, *, key: str) -> MemberResult:
+        """A step for which an equal step's result is taken; it is recorded as ``cached``."""
+
+        async def perform(step: str) -> MemberResult:
+            self.announce(step, result.member)
+            return result.evolve(step=step, cached=True, metrics=Metrics(), duration_ms=0.0)
+
+        return await self._step(key, result.member, perform)
 
     async def ask(
         self,
@@ -329,7 +354,9 @@ class Stage:
         """A step starts."""
         self.run.emit(StepStartEvent, step=key, step_member=member, child_run_id=child_run_id)
 
-    async def _call_function(self, key: str, member: str, tool: Tool, arguments: dict[str, Any]) -> MemberResult:
+    async def _call_function(
+        self, key: str, member: str, tool: Tool, arguments: dict[str, Any], definition: str | None = None
+    ) -> MemberResult:
         """Have an executor call a function, with the answers that it has got so far."""
         answers = self.log.answers.get(key, ())
         call = ToolCall(id=key, name=tool.name, arguments=arguments)
@@ -342,7 +369,7 @@ class Stage:
         slot.announced = True
         async with self.room:
             self.announce(key, member)
-            result = await call_tool(self.run, slot)
+            result = await call_tool(self.run, slot, definition)
         if slot.asks:
             self._pause(slot.asks)
         if result.error is not None:
