@@ -189,7 +189,7 @@ def entrypoint(function: Callable[..., Any] | None = None, /, **settings: Any) -
 def step(
     runnable: Runnable, prompt: Any, *, check: bool = True, timeout: float | None = None, metadata: dict[str, Any] | None = None
 ) -> Any:
-    """An agent or a pattern as a step of an entrypoint's body: ``answer = await step(agent, "...")``.
+    """An agent or a pattern as a step of an entrypoint's body, to be awaited there.
 
     Args:
         runnable: who; it need not be known before.
@@ -225,7 +225,7 @@ def step(
 def ask(
     question: str, *, options: Iterable[str] | None = None, fields: dict[str, Any] | None = None, metadata: Any = None
 ) -> Any:
-    """A question to a person in an entrypoint's body: ``answer = await ask("Publish it?")``; the run pauses until it is resumed.
+    """A question to a person, in an entrypoint's body: the run pauses there, and goes on when it is resumed with the answer.
 
     Args:
         question: for the person.

@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError
 
 from ..actors.tools.annotations import resolve
+from ..protocol.codec import plain
 from ..protocol.errors import DefinitionError, NotStorable
-from ..protocol.messages import clean_value
 
 _ANY = (inspect.Parameter.empty, Any)
 
@@ -75,20 +75,6 @@ class Shape:
             return self._adapter.validate_json(json.dumps(value))
         except ValidationError as error:
             raise NotStorable(f"the stored result of {self._what} does not fit it: {_first(error)}") from None
-
-
-def plain(value: Any, what: str) -> Any:
-    """``value`` as JSON values.
-
-    Raises:
-        NotStorable: it has no JSON form; ``what`` says what it is.
-    """
-    try:
-        given = to_jsonable_python(value, inf_nan_mode="constants")
-        json.dumps(given, allow_nan=False)
-        return clean_value(given)
-    except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
-        raise NotStorable(f"{what} has no JSON form: {error}") from None
 
 
 def _first(error: ValidationError) -> str:

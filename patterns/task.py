@@ -12,11 +12,12 @@ from ..actors.definitions import pack_definition
 from ..actors.tools.decorator import Isolation, Tool, is_async
 from ..actors.tools.output import ToolOutput
 from ..actors.tools.schema import signature_of
+from ..protocol.codec import plain
 from ..protocol.config import AgentConfig, build_config
 from ..protocol.errors import DefinitionError
 from ..protocol.patterns import MemberResult
 from .play import Play, canonical, failure, playing
-from .shape import Shape, plain
+from .shape import Shape
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .errors import MemberFailed, UmbelError, from_wire
+from .errors import MemberFailed, ToolError, UmbelError, from_wire
 from .messages import NOTHING, Frozen, Json, JsonObject, Message, Text
 from .results import AgentResult, Metrics, RunOutcome, StopReason
 from .state import AgentState
@@ -63,6 +63,8 @@ class MemberResult(Frozen):
         if self.error is None:
             return f"stopped: {self.stop_reason}" if self.status == "failed" else self.status
         details = self.error.get("details") or {}
+        if self.error.get("code") == ToolError.code and "type" not in details:
+            return str(self.error.get("message", ""))  # of a function's exception, which names its type
         return f"{details.get('type') or type(from_wire(self.error)).__name__}: {self.error.get('message', '')}"
 
     @property

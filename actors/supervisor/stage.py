@@ -16,12 +16,11 @@ A step that pauses raises :class:`StepPaused`; those that run beside it finish f
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
 
-from ...protocol.codec import to_json
+from ...protocol.codec import plain
 from ...protocol.commands import CancelRun, StartRun
 from ...protocol.errors import OutcomeUnknown, RunError, UmbelError
 from ...protocol.events import Event, StepCompleteEvent, StepStartEvent
@@ -240,7 +239,7 @@ class Stage:
         self._live = True
         made = make()
         value = await made if isinstance(made, Awaitable) else made
-        value = json.loads(to_json(value))
+        value = plain(value, f"{self.pattern.title}: the value of {key!r}")
         self.log.keep_value(key, value)
         await self.store(record("value", key, value=value))
         return value
