@@ -55,14 +55,14 @@ MEMBERS: dict[str, Callable[[], Agent]] = {
 def deep(kind: str) -> Pattern:
     """The member: three patterns around an agent of that kind."""
     inner = parallel(speaker("beside"), MEMBERS[kind](), name="inner")
-    return sequential(speaker("before"), loop(inner, until=lambda said: bool(said), name="middle"), name="outer")
+    return sequential(speaker("before"), loop(inner, until=bool, name="middle"), name="outer")
 
 
 Make = Callable[..., Pattern]
 KINDS: dict[str, Make] = {
     "sequential": lambda member, **settings: sequential(speaker("first"), member, speaker("last"), **settings),
     "parallel": lambda member, **settings: parallel(speaker("first"), member, **settings),
-    "loop": lambda member, **settings: loop(member, until=lambda said: bool(said), **settings),
+    "loop": lambda member, **settings: loop(member, until=bool, **settings),
 }
 
 
