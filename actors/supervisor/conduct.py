@@ -31,6 +31,8 @@ async def conduct(run: Run) -> str:
     if run.request.mode == "resume" and run.request.run_id not in answered_by(run):
         take_up_answers(run)
     stage = Stage(run)
+    if run.request.recover:
+        stage.tell_again(run.request.after_seq)
     try:
         ending = await played(run, stage)
     except asyncio.CancelledError:

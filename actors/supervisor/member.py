@@ -66,9 +66,9 @@ async def run_member(
         finally:
             stage.begun.pop(key, None)
             purse_of(run).give_back(lease)
-    run.add_child(outcome.metrics)
+    run.add_child(outcome)
     if outcome.stop_reason == "interrupted":
-        child = await paused_child(run, request, outcome)
+        child = await paused_child(run, member, request, outcome)
         asked = [(question, {"interrupt_id": question["interrupt_id"], **child}) for question in outcome.interrupts]
         stage.pause_for(key, name, fields["prompt"], asked)
     return result_of(key, name, outcome, full=full)
@@ -91,11 +91,11 @@ async def request_of(stage: Scene, key: str, member: Any, fields: dict[str, Any]
     )
     answers = stage.log.answers.get(key)
     if answers:
-        return await resumed(run, request, answers)
-    return await continued(run, request) if durable and run.request.mode == "continue" else request
+        return await resumed(run, member, request, answers)
+    return await continued(run, member, request) if durable and run.request.mode == "continue" else request
 
 
-async def resumed(run: Run, request: StartRun, answers: list[dict[str, Any]]) -> StartRun:
+async def resumed(run: Run, member: Any, request: StartRun, answers: list[dict[str, Any]]) -> StartRun:
     """The request goes on with the member where it paused; each time it pauses, the segment that follows has a new id."""
     child = answers[-1]["child"]
     request = request.evolve(
@@ -104,20 +104,20 @@ async def resumed(run: Run, request: StartRun, answers: list[dict[str, Any]]) ->
     if "state" in child:
         return request.evolve(state=json.dumps(child["state"]).encode())
     if child["thread_id"] != request.thread_id:
-        await adopt(run, child, request.thread_id or "")
+        await adopt(run, member, child, request.thread_id or "")
     return request
 
 
-async def adopt(run: Run, child: dict[str, Any], thread_id: str) -> None:
+async def adopt(run: Run, member: Any, child: dict[str, Any], thread_id: str) -> None:
     """The pattern's thread was forked: its member's is forked, too, where it had paused, when it is first needed."""
-    if await read(run.peers, run.config.checkpointer or "", thread_id) is None:
-        threads = Threads(run.config.checkpointer or "", run.peers.checkpointer().request)
+    if await read(run.peers, member.checkpointer, thread_id) is None:
+        threads = Threads(member.checkpointer, run.peers.checkpointer().request)
         await threads.fork(child["thread_id"], thread_id, checkpoint_id=child["checkpoint_id"])
 
 
-async def continued(run: Run, request: StartRun) -> StartRun:
+async def continued(run: Run, member: Any, request: StartRun) -> StartRun:
     """The pattern's turn was cut off, and is continued: so is the member's, if it was cut off, too."""
-    stored = await read(run.peers, run.config.checkpointer or "", request.thread_id or "")
+    stored = await read(run.peers, member.checkpointer, request.thread_id or "")
     cut_off = stored is not None and not stored.state.interrupts and stored.state.turn.stop_reason in {None, "error"}
     if not cut_off:
         return request
@@ -155,11 +155,11 @@ async def finished(asked: Any) -> RunOutcome:
     return reply.outcome
 
 
-async def paused_child(run: Run, request: StartRun, outcome: RunOutcome) -> dict[str, Any]:
+async def paused_child(run: Run, member: Any, request: StartRun, outcome: RunOutcome) -> dict[str, Any]:
     """What is needed to go on with a member that has paused: where its thread stands, or its state."""
     if request.thread_id is None:
         return {"state": state_of(outcome)}
-    message = LoadCheckpoint(store=run.config.checkpointer or "", thread_id=request.thread_id)
+    message = LoadCheckpoint(store=member.checkpointer, thread_id=request.thread_id)
     loaded = await ask_checkpointer(run.peers, message)
     return {"thread_id": request.thread_id, "checkpoint_id": loaded.checkpoint_id}
 

@@ -15,14 +15,14 @@ run are not called again for an outcome that is rebuilt.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...protocol.commands import CheckpointLoaded, LoadCheckpoint
 from ...protocol.errors import RunLost, RunNotFound, StaleWriter, from_wire
 from ...protocol.events import CustomEvent
 from ...protocol.messages import ToolCall
-from ...protocol.results import RunOutcome
+from ...protocol.results import Metrics, RunOutcome
 from ...protocol.storage import HistoryLoaded, LoadHistory
 from ..checkpoints.delta import restore
 from .asking import ask_checkpointer
@@ -71,7 +71,7 @@ async def recover_turn(run: Run) -> None:
         begin_segment(run, run.checkpoint.state if run.checkpoint is not None else None)
         run.emit(CustomEvent, name=EVENT, data={"from": "start"})  # not before: a turn that is continued has an id already
         return
-    run.model_calls = int(facts.get("model_calls", 0))
+    know_earlier(run, facts)
     ending = facts.get("ending")
     if ending is None and run.checkpoint.state.interrupts:
         ending = {"reason": "interrupted"}
@@ -81,6 +81,13 @@ async def recover_turn(run: Run) -> None:
         raise Ended(rebuilt(run, ending))
     run.emit(CustomEvent, name=EVENT, data={"from": "checkpoint", "iteration": run.state.iteration})
     await stop_if_cancelled(run)
+
+
+def know_earlier(run: Run, facts: Mapping[str, Any]) -> None:
+    """The model calls of the turn so far, and what of its counts is from before this segment."""
+    run.model_calls = int(facts.get("model_calls", 0))
+    if "earlier" in facts:
+        run.memo.earlier = Metrics.model_validate(facts["earlier"])
 
 
 def retell(run: Run, ends: Iterable[tuple[int, str]]) -> None:
@@ -141,7 +148,7 @@ async def stored_end(run: Run) -> RunOutcome | None:
     baseline = restore(loaded)
     if baseline is None:
         raise RunNotFound(f"{where(run)} was deleted, and run {run.id} with it", run_id=run.id)
-    run.model_calls = int(loaded.metadata.get("model_calls", 0))
+    know_earlier(run, loaded.metadata)
     take_up(run, baseline.state)
     run.clear_deadline()
     return rebuilt(run, loaded.metadata["ending"])

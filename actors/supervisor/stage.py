@@ -72,6 +72,7 @@ class Stage:
         self._tasks: dict[str, asyncio.Task[MemberResult]] = {}
         self._unwanted: set[str] = set()
         self._unsaved: list[Message] = []
+        self._ended: list[MemberResult] = []
         self._saving = asyncio.Lock()
         self._changes = self._stored = 0
         self._live = not self.log.records or self.log.replayed
@@ -318,7 +319,7 @@ class Stage:
         try:
             result = await perform(key)
         except StepPaused:
-            self._tell(key, member, "interrupted", stop_reason="interrupted")
+            self.run.emit(StepCompleteEvent, step=key, step_member=member, status="interrupted", stop_reason="interrupted")
             raise
         except asyncio.CancelledError:
             if key in self._unwanted:
@@ -333,21 +334,27 @@ class Stage:
             return result  # it was stopped with the pattern: who continues that continues it
         self._count(result)
         self.run.state = self.run.state.next_iteration()
-        await self.store(result_record(result))
-        error_text = result.problem or None
-        self._tell(
-            key,
-            member,
-            result.status,
-            stop_reason=result.stop_reason,
-            result=result.text,
-            error=error_text,
-            duration_ms=result.duration_ms,
-        )
+        self._ended.append(result)
+        await self.store()
         return result
 
-    def _tell(self, key: str, member: str, status: str, **fields: Any) -> None:
-        self.run.emit(StepCompleteEvent, step=key, step_member=member, status=status, **fields)
+    def _tell(self, result: MemberResult) -> None:
+        self.run.emit(
+            StepCompleteEvent,
+            step=result.step,
+            step_member=result.member,
+            status=result.status,
+            stop_reason=result.stop_reason,
+            result=result.text,
+            error=result.problem or None,
+            duration_ms=result.duration_ms,
+        )
+
+    def tell_again(self, after_seq: int) -> None:
+        """The ends of steps that are stored and that nobody may have heard of: the supervisor died before they had left it."""
+        for segment, seq, result in self.log.ends:
+            if segment == self.run.request.run_id and seq > after_seq:
+                self._tell(result)
 
     def announce(self, key: str, member: str, child_run_id: str | None = None) -> None:
         """A step starts."""
@@ -404,21 +411,36 @@ class Stage:
     # records
 
     async def store(self, *records: Message) -> None:
-        """Record, and return when it is stored; what happens at the same moment is stored together."""
+        """Record, and return when it is stored; what happens at the same moment is stored together.
+
+        The end of a step is told once it is stored. Its record holds the number of the event that tells it, so that
+        whoever recovers the run knows whether it was heard.
+        """
         self._unsaved += records
         self._changes += 1
         mine = self._changes
         if not self.run.is_durable:
+            self._record_ends()
             return
         async with self._saving:
             if self._stored < mine:
                 upto = self._changes
+                self.run.hold()
                 self.flush()
                 await save(self.run)
+                self.run.let_go()
                 self._stored = upto
+
+    def _record_ends(self) -> None:
+        for result in self._ended:
+            self._tell(result)
+            told = (self.run.request.run_id, self.run.seq) if self.run.watched else None
+            self._unsaved.append(result_record(result, told))
+        self._ended = []
 
     def flush(self) -> None:
         """What is recorded becomes part of the state."""
+        self._record_ends()
         if self._unsaved:
             self.run.state = self.run.state.with_messages(self._unsaved)
             self._unsaved = []

@@ -33,15 +33,15 @@ def record(kind: Kind, key: str, text: str = "", name: str | None = None, **fact
     )
 
 
-def result_record(result: MemberResult) -> Message:
-    """The message that holds a step's result."""
+def result_record(result: MemberResult, told: tuple[str, int] | None = None) -> Message:
+    """The message that holds a step's result, and which event tells it: segment and number."""
     facts = result.model_dump(mode="json", exclude={"step", "member", "text"}, exclude_defaults=True)
-    return record("result", result.step, result.text, result.member, **facts)
+    return record("result", result.step, result.text, result.member, **({} if told is None else {"told": told}), **facts)
 
 
 def result_of(message: Message) -> MemberResult:
     """The result that a message holds."""
-    facts = {name: value for name, value in message.metadata[STEP].items() if name not in {"kind", "key"}}
+    facts = {name: value for name, value in message.metadata[STEP].items() if name not in {"kind", "key", "told"}}
     return MemberResult(step=message.metadata[STEP]["key"], member=message.name or "", text=message.content or "", **facts)
 
 
@@ -80,6 +80,7 @@ class StepLog:
         answers: by step: what was asked, and the answers; oldest first.
         begun: steps without a result that must not run twice, and have begun.
         totals: results of the turn so far.
+        ends: those that somebody watched, with the segment and number of the event that told it.
     """
 
     def __init__(self, messages: tuple[Message, ...], *, again: bool = False) -> None:
@@ -91,6 +92,7 @@ class StepLog:
         self.answers: dict[str, list[dict[str, Any]]] = {}
         self.begun: set[str] = set()
         self.totals: list[MemberResult] = []
+        self.ends: list[tuple[str, int, MemberResult]] = []
         self.given_up: dict[str, int] = {}
         self._values: dict[str, Any] = {}
         self._known: dict[str, MemberResult] = {}
@@ -114,6 +116,8 @@ class StepLog:
             result = result_of(message)
             self.begun.discard(key)
             self.totals.append(result)
+            if "told" in facts:
+                self.ends.append((*facts["told"], result))
             self._known.pop(key, None)
             if not again or result.success or result.status == "skipped":
                 self._known[key] = result
