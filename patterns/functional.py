@@ -24,7 +24,7 @@ import sys
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from ..actors.runnable import Runnable
 from ..actors.tools.schema import Signature, signature_of
@@ -153,6 +153,15 @@ class Entrypoint(Pattern, Generic[P, R]):
         return self._shape.load(good[-1].get("value")) if good and good[-1].get("value") is not None else None
 
 
+class Decorator(Protocol):
+    """What makes an entrypoint of a function."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Entrypoint[P, Coroutine[Any, Any, T]]: ...
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> Entrypoint[P, Any]: ...
+
+
 @overload
 def entrypoint(function: Callable[P, Coroutine[Any, Any, T]], /) -> Entrypoint[P, Coroutine[Any, Any, T]]: ...
 
@@ -164,7 +173,7 @@ def entrypoint(function: Callable[P, T], /) -> Entrypoint[P, Any]: ...
 @overload
 def entrypoint(
     *, name: str | None = None, checkpointer: str | None = None, max_concurrency: int | None = None, **settings: Any
-) -> Callable[[Callable[P, Any]], Entrypoint[P, Any]]: ...
+) -> Decorator: ...
 
 
 def entrypoint(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:

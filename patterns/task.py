@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from ..actors.definitions import pack_definition
 from ..actors.tools.decorator import Isolation, Tool, is_async
@@ -173,6 +173,15 @@ class _AsyncBody(_Body):
         return self._told(await self._function(*args, **kwargs))
 
 
+class Decorator(Protocol):
+    """What makes a task of a function."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Task[P, Coroutine[Any, Any, T]]: ...
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> Task[P, Any]: ...
+
+
 @overload
 def task(function: Callable[P, Coroutine[Any, Any, T]], /) -> Task[P, Coroutine[Any, Any, T]]: ...
 
@@ -193,7 +202,7 @@ def task(
     placement: Any = None,
     max_concurrency: int | None = None,
     memory_mb: int | None = None,
-) -> Callable[[Callable[P, Any]], Task[P, Any]]: ...
+) -> Decorator: ...
 
 
 def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:

@@ -48,11 +48,11 @@ async def fail(why: str) -> str:
     raise ValueError(why)
 
 
-@task
-async def confirm(what: str, ctx: ToolContext) -> list[str]:
-    """Ask twice."""
+async def _confirm(what: str, ctx: ToolContext) -> list[str]:
     return [ctx.interrupt(f"{what}, really?"), ctx.interrupt(f"{what}, certainly?")]
 
+
+confirm: Any = task(name="confirm")(_confirm)
 
 writer = Agent(ScriptedModel([text("A draft.")]), name="writer")
 
@@ -114,7 +114,7 @@ async def test_a_sync_body_waits_in_a_thread_of_its_own_and_gets_futures(runtime
 
     @entrypoint
     def main(n: int) -> list[Any]:
-        begun = [double(i) for i in range(n)]
+        begun: list[Any] = [double(i) for i in range(n)]
         asleep = [future.result() for future in begun]
         return [asleep, step(writer, "Write").result().text, threading.get_ident() == where().result()]
 
@@ -133,7 +133,7 @@ async def test_a_sync_task_does_not_block_the_loop(inline: Runtime) -> None:
         return "released"
 
     @entrypoint
-    async def main() -> str:
+    async def main() -> Any:
         return await wait()
 
     waiting = asyncio.ensure_future(main.arun("go"))
@@ -312,7 +312,7 @@ async def test_an_agent_that_comes_to_no_answer_is_a_failure(inline: Runtime) ->
 
     @entrypoint
     async def main(check: bool) -> str:
-        return (await step(endless, "Go", check=check)).stop_reason
+        return str((await step(endless, "Go", check=check)).stop_reason)
 
     result = await main.arun({"check": True})
     assert not result.success and "endless: " in str(result.error)
@@ -468,7 +468,7 @@ async def test_bodies_and_tasks_ask_and_nothing_is_done_twice(runtime: Runtime, 
 
 async def test_questions_side_by_side_are_answered_one_by_one(inline: Runtime) -> None:
     @entrypoint
-    async def main() -> list[Any]:
+    async def main() -> Any:
         return await asyncio.gather(ask("A?"), double(2), ask("B?"))
 
     paused = await main.arun("go")
@@ -599,8 +599,9 @@ async def test_a_cancelled_run_cancels_its_tasks_and_body(inline: Runtime) -> No
 
     @entrypoint
     def main() -> None:
+        call: Any = hang()
         try:
-            hang().result()
+            call.result()
         finally:
             unwound.set()
 
@@ -630,7 +631,7 @@ async def test_events_name_the_steps_and_steps_of_steps(inline: Runtime) -> None
 async def test_an_agent_run_past_the_steps_is_refused_with_advice(inline: Runtime) -> None:
     @entrypoint
     async def main() -> str:
-        return (await writer.arun("Write")).message
+        return str((await writer.arun("Write")).message)
 
     result = await main.arun("go")
     assert "await step(agent, prompt)" in str(result.error)
