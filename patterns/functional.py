@@ -35,6 +35,7 @@ from .pattern import Pattern
 from .play import Play, canonical, current_play, failure, playing
 from .reach import reached
 from .shape import Shape
+from .structure import END, START, Edge, Structure, structured
 from .task import Task, arguments_of, task
 
 if TYPE_CHECKING:
@@ -102,6 +103,15 @@ class Entrypoint(Pattern, Generic[P, R]):
 
     def user_code(self) -> list[Any]:
         return [self.function]
+
+    def structure(self) -> Structure:
+        """What it looks like, as far as its code tells: the tasks, agents and patterns that it names."""
+        parts: dict[str, Any] = {}
+        for part in reached(self.function):
+            name = part.name if isinstance(part, Task) else _title(part)
+            parts[name if name not in parts else f"{name}-{len(parts)}"] = part
+        edges = [edge for name in parts for edge in (Edge(START, name, "conditional"), Edge(name, END, "conditional"))]
+        return structured(self.title, "Entrypoint", parts, (), edges or [Edge(START, END)])
 
     def input_of(self, prompt: Any) -> tuple[str, dict[str, Any] | None]:
         """A mapping is the arguments by name, or the only one; a text the only one, or JSON for any.

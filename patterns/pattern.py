@@ -23,6 +23,7 @@ from ..protocol.patterns import Ending, PatternResult
 from ..protocol.results import RunOutcome
 from ..protocol.state import AgentState
 from .function import function_member
+from .structure import END, START, Edge, Structure, structured
 
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
@@ -123,6 +124,15 @@ class Pattern(Runnable):
             known = ", ".join([*self.members, *self.auxiliary]) or "none"
             raise ConfigurationError(f"{self.title} has no member {name!r}; it has: {known}")
         return found
+
+    def structure(self) -> Structure:
+        """What it looks like, for drawings."""
+        return structured(self.title, type(self).__name__, {**self.members, **self.auxiliary}, self.auxiliary, self.flow())
+
+    def flow(self) -> Iterable[Edge]:
+        """The edges of its structure: between members and parts, ``START`` and ``END``. Unless it knows better, any may run."""
+        names = [*self.members, *self.auxiliary]
+        return [*(Edge(START, name, "conditional") for name in names), *(Edge(name, END, "conditional") for name in names)]
 
     # what a run is made of
 
