@@ -95,7 +95,7 @@ class Entrypoint(Pattern, Generic[P, R]):
     async def _returned(self, play: Play, key: str, arguments: dict[str, Any]) -> Any:
         result = await _run(play, key, self, canonical(arguments), arguments, {})
         if not result.success:
-            raise failure(result, self.title)
+            raise failure(result)
         return self._shape.load(result.value)
 
     def inner(self) -> list[Any]:
@@ -117,7 +117,8 @@ class Entrypoint(Pattern, Generic[P, R]):
         """A mapping is the arguments by name, or the only one; a text the only one, or JSON for any.
 
         Raises:
-            ConfigurationError: it does not fit the parameters.
+            ConfigurationError: it is something else, or not JSON.
+            InvalidArguments: it does not fit the parameters.
         """
         text, values = super().input_of(prompt)
         if prompt != "":  # as of a run that goes on
@@ -145,7 +146,7 @@ class Entrypoint(Pattern, Generic[P, R]):
         """The body's arguments, by name, as their annotations say.
 
         Raises:
-            ConfigurationError: they do not fit.
+            InvalidArguments: they do not fit.
         """
         why = ""
         for reading in _readings(self._signature, text, values):
@@ -154,7 +155,7 @@ class Entrypoint(Pattern, Generic[P, R]):
             except InvalidArguments as error:
                 lines = [line[2:] for line in error.message.splitlines() if line.startswith("- ")]
                 why = "; ".join(lines) or error.message
-        raise ConfigurationError(f"the input of {self.title} does not fit: {why}. It takes: {self._signature.summary()}")
+        raise InvalidArguments(f"the input of {self.title} does not fit: {why}. It takes: {self._signature.summary()}")
 
     def _previous(self, stage: Stage) -> Any:
         """What the thread's newest turn that was a success returned; None if there is none."""
@@ -235,7 +236,7 @@ def step(
     async def run(key: str) -> MemberResult:
         result = await _run(play, key, runnable, text, values, fields)
         if check and not result.success:
-            raise failure(result, title)
+            raise failure(result)
         return result
 
     return play.begin(run(play.key(title)))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ..actors.tools.context import current_tool_context, enter, leave
 from ..actors.tools.decorator import is_async
 from ..protocol.errors import MemberFailed, RunError
-from ..protocol.patterns import LIMITS, MemberResult
+from ..protocol.patterns import MemberResult, failure_of
 
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
@@ -178,10 +178,11 @@ def playing() -> Play | None:
     return _current.get() if current_tool_context() is None else None
 
 
-def failure(result: MemberResult, name: str) -> MemberFailed:
+def failure(result: MemberResult) -> MemberFailed:
     """What a body catches when a step failed."""
-    reason = result.stop_reason if result.stop_reason in LIMITS else "error"
-    return MemberFailed(f"{name}: {result.problem}", steps=[result.step], stop_reason=reason)
+    reason, error = failure_of([result]) or ("error", MemberFailed(f"{result.member}: {result.problem}", steps=[result.step]))
+    error.details["stop_reason"] = reason
+    return error
 
 
 def canonical(value: Any) -> str:

@@ -94,7 +94,7 @@ class Task(Generic[P, R]):
         else:
             result = await play.step(self.name, key, carry_out)
         if not result.success:
-            raise failure(result, self.name)
+            raise failure(result)
         return self._shape.load(result.value)
 
     # as a definition, which executors know it by
