@@ -103,7 +103,7 @@ def _prompt_problem(record: Mapping[Any, Any]) -> str | None:
         names = [str(name) for name in record]
         return f"field 'prompt': missing{rename_advice(names)}"
     found = "empty text" if isinstance(prompt, str) else "an empty object" if prompt == {} else kind_of(prompt)
-    return f"field 'prompt': expected text (or for a pattern an object), found {found}; say there what the agent is to do"
+    return f"field 'prompt': expected text, found {found}; say there what the agent is to do (a pattern may take an object)"
 
 
 def _metadata_problem(record: Mapping[Any, Any]) -> str | None:
