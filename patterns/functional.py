@@ -32,7 +32,7 @@ from ..protocol.errors import ConfigurationError, DefinitionError, InvalidArgume
 from ..protocol.markers import STEP
 from ..protocol.patterns import LIMITS, Ending, MemberResult
 from .pattern import Pattern
-from .play import Play, canonical, current_play, failure, playing
+from .play import Pending, Play, canonical, current_play, failure, playing
 from .reach import reached
 from .shape import Shape
 from .structure import END, START, Edge, Structure, structured
@@ -42,13 +42,12 @@ if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
 
 P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 PREVIOUS = "previous"
 _stored: weakref.WeakKeyDictionary[Runnable, dict[str, Runnable]] = weakref.WeakKeyDictionary()
 
 
-class Entrypoint(Pattern, Generic[P, R]):
+class Entrypoint(Pattern, Generic[P, T]):
     """A function as a pattern; made by :func:`entrypoint`.
 
     ``result.value`` is what it returned, as JSON; ``result.details["tasks"]`` lists its steps in the order in which it began
@@ -83,13 +82,12 @@ class Entrypoint(Pattern, Generic[P, R]):
         self._takes_previous = PREVIOUS in inspect.signature(function).parameters
         super().__init__(name=name, checkpointer=checkpointer, max_concurrency=max_concurrency, **settings)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
         play = playing()
         if play is None:
-            given: R = self.function(*args, **kwargs)
-            return given
+            return self.function(*args, **kwargs)  # type: ignore[no-any-return]
         arguments = arguments_of(self.function, frozenset({PREVIOUS}), f"entrypoint {self.title!r}", args, kwargs)
-        called: R = play.begin(self._returned(play, play.key(self.title), arguments))
+        called: Pending[T] = play.begin(self._returned(play, play.key(self.title), arguments))
         return called
 
     async def _returned(self, play: Play, key: str, arguments: dict[str, Any]) -> Any:
@@ -168,17 +166,17 @@ class Decorator(Protocol):
     """What makes an entrypoint of a function."""
 
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Entrypoint[P, Coroutine[Any, Any, T]]: ...
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Entrypoint[P, T]: ...
     @overload
-    def __call__(self, function: Callable[P, T], /) -> Entrypoint[P, Any]: ...
+    def __call__(self, function: Callable[P, T], /) -> Entrypoint[P, T]: ...
 
 
 @overload
-def entrypoint(function: Callable[P, Coroutine[Any, Any, T]], /) -> Entrypoint[P, Coroutine[Any, Any, T]]: ...
+def entrypoint(function: Callable[P, Coroutine[Any, Any, T]], /) -> Entrypoint[P, T]: ...
 
 
 @overload
-def entrypoint(function: Callable[P, T], /) -> Entrypoint[P, Any]: ...
+def entrypoint(function: Callable[P, T], /) -> Entrypoint[P, T]: ...
 
 
 @overload
@@ -208,7 +206,7 @@ def entrypoint(function: Callable[..., Any] | None = None, /, **settings: Any) -
 
 def step(
     runnable: Runnable, prompt: Any, *, check: bool = True, timeout: float | None = None, metadata: dict[str, Any] | None = None
-) -> Any:
+) -> Pending[MemberResult]:
     """An agent or a pattern as a step of an entrypoint's body, to be awaited there.
 
     Args:
@@ -239,12 +237,13 @@ def step(
             raise failure(result)
         return result
 
-    return play.begin(run(play.key(title)))
+    begun: Pending[MemberResult] = play.begin(run(play.key(title)))
+    return begun
 
 
 def ask(
     question: str, *, options: Iterable[str] | None = None, fields: dict[str, Any] | None = None, metadata: Any = None
-) -> Any:
+) -> Pending[Any]:
     """A question to a person, in an entrypoint's body: the run pauses there, and goes on when it is resumed with the answer.
 
     Args:
@@ -261,7 +260,8 @@ def ask(
     """
     play = current_play("ask")
     key = play.key("ask")
-    return play.begin(play.ask(question, key=key, options=options, fields=fields, metadata=metadata))
+    asked: Pending[Any] = play.begin(play.ask(question, key=key, options=options, fields=fields, metadata=metadata))
+    return asked
 
 
 async def _run(

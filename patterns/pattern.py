@@ -26,7 +26,11 @@ from .function import function_member
 from .structure import END, START, Edge, Structure, structured
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from ..actors.run_handle import RunHandle
     from ..actors.supervisor.stage import Stage
+    from ..protocol.event import Event
 
 OnError = Literal["fail", "continue"]
 ON_ERROR = ("fail", "continue")
@@ -204,6 +208,9 @@ class Pattern(Runnable):
         def run_sync(self, prompt: Any, **options: Any) -> PatternResult: ...
         def resume_sync(self, answer: Any = None, **options: Any) -> PatternResult: ...
         def invoke(self, prompt: Any, **options: Any) -> PatternResult: ...
+        def run(self, prompt: Any, **options: Any) -> AsyncGenerator[Event, None]: ...
+        async def start(self, prompt: Any, **options: Any) -> RunHandle: ...
+        def start_sync(self, prompt: Any, **options: Any) -> RunHandle: ...
 
     def input_of(self, prompt: Any) -> tuple[str, dict[str, Any] | None]:
         """A text, or a mapping or pydantic model as structured input (JSON values).

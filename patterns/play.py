@@ -14,9 +14,10 @@ import hashlib
 import inspect
 import json
 import threading
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..actors.tools.context import current_tool_context, enter, leave
 from ..actors.tools.decorator import is_async
@@ -26,8 +27,21 @@ from ..protocol.patterns import MemberResult, failure_of
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
 
+T = TypeVar("T", covariant=True)
 PATIENCE = 200  # turns of the event loop in which a program gives a step up again that it has given up before
 _current: contextvars.ContextVar[Play | None] = contextvars.ContextVar("umbel_play", default=None)
+
+
+class Pending(Coroutine[Any, Any, T]):
+    """What a call in a body gives: a coroutine, to be awaited, in an async one; a future, for its result, in a sync one."""
+
+    @abstractmethod
+    def result(self, timeout: float | None = None) -> T:
+        """Wait, in a sync body.
+
+        Raises:
+            TimeoutError: after ``timeout`` seconds.
+        """
 
 
 class Play:

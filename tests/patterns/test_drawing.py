@@ -155,7 +155,7 @@ def test_images_are_made_by_graphviz(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", str(tmp_path))
     for how in ("svg", "png"):
         with pytest.raises(MissingExtra, match="apt-get install graphviz"):
-            draw(report(), how)  # type: ignore[arg-type]
+            draw(report(), how)
     program = tmp_path / "dot"
     program.write_text(
         '#!/bin/sh\nread first rest\ncase "$first" in broken) echo "syntax error" >&2; exit 1;; esac\necho "$1 $first"\n'

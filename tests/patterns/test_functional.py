@@ -101,9 +101,9 @@ def test_outside_of_an_entrypoint_it_is_just_functions() -> None:
     assert asyncio.run(call()) == 9
     assert (main.name, main.__doc__, double.__doc__) == ("main", None, "Twice as much.")
     with pytest.raises(RunError, match=r"ask\(\) belongs into the body of an @entrypoint"):
-        ask("?")
+        _ = ask("?")
     with pytest.raises(RunError, match=r"step\(\) belongs"):
-        step(writer, "?")
+        _ = step(writer, "?")
 
 
 @pytest.mark.spec("PAT-65")
