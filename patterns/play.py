@@ -27,16 +27,16 @@ from ..protocol.patterns import MemberResult, failure_of
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
 
-T = TypeVar("T", covariant=True)
+T_co = TypeVar("T_co", covariant=True)
 PATIENCE = 200  # turns of the event loop in which a program gives a step up again that it has given up before
 _current: contextvars.ContextVar[Play | None] = contextvars.ContextVar("umbel_play", default=None)
 
 
-class Pending(Coroutine[Any, Any, T]):
+class Pending(Coroutine[Any, Any, T_co]):
     """What a call in a body gives: a coroutine, to be awaited, in an async one; a future, for its result, in a sync one."""
 
     @abstractmethod
-    def result(self, timeout: float | None = None) -> T:
+    def result(self, timeout: float | None = None) -> T_co:
         """Wait, in a sync body.
 
         Raises:
