@@ -66,7 +66,7 @@ async def run_member(
         finally:
             stage.begun.pop(key, None)
             purse_of(run).give_back(lease)
-    run.add_child(outcome)
+    run.add_child(outcome.metrics)
     if outcome.stop_reason == "interrupted":
         child = await paused_child(run, member, request, outcome)
         asked = [(question, {"interrupt_id": question["interrupt_id"], **child}) for question in outcome.interrupts]

@@ -110,7 +110,7 @@ async def child_outcome(
 def concluded(run: Run, slot: Slot, outcome: RunOutcome) -> ToolResult:
     """The call's result: the child's answer, or why there is none."""
     call = slot.call
-    run.add_child(outcome)
+    run.add_child(outcome.metrics)
     if outcome.error is not None:
         return refuse(call, f"{call.name} failed: {outcome.error['message']}", str(outcome.error["code"]))
     if outcome.stop_reason == "interrupted":

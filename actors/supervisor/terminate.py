@@ -218,7 +218,6 @@ def finish(run: Run, reason: str, message: str, error: Exception | None, parsed:
         error_type=None if error is None else type(error).__name__,
         error_traceback=None if error is None else "".join(traceback.format_exception(error))[-4_000:],
         metrics=run.metrics(),
-        earlier=run._memo.earlier if run._memo is not None else None,
         state=run.state.durable(final=True) if run.request.full or reason == "interrupted" else None,
         **judgements(run, parsed),
         pattern=report(run) if run.agent.is_pattern else None,

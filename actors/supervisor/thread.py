@@ -47,7 +47,6 @@ def begin_segment(run: Run, stored: AgentState | None) -> None:
     else:
         check_goes_on(run, stored)
         take_up(run, stored)
-        run.memo.earlier = run.metrics()
 
 
 async def stored_state(run: Run) -> AgentState | None:
@@ -120,7 +119,6 @@ def check_goes_on(run: Run, stored: AgentState) -> None:
 def take_up(run: Run, stored: AgentState) -> None:
     """Go on with a turn that is paused or was cut off; its counters and its run id go on, too."""
     run.id = stored.run_id or run.id
-    run.model_calls = max(run.model_calls, stored.turn.model_calls)
     metadata = {**stored.metadata, **run.request.metadata}
     run.state = stored.evolve(run_id=run.id, metadata=metadata, turn=stored.turn.evolve(stop_reason=None))
     run.set_deadline()
@@ -285,17 +283,10 @@ def facts(run: Run, reason: str | None, ending: dict[str, Any] | None) -> dict[s
         **searchable(run.state.metadata),
         **known,
         "model_calls": run.model_calls,
-        **earlier_facts(run),
         **(run.memo.marks if run.agent.is_pattern else {}),
         **({} if ending is None else {"ending": ending}),
         **({"ends": [*run.earlier_ends, *run.ends]} if run.earlier_ends or run.ends else {}),
     }
-
-
-def earlier_facts(run: Run) -> dict[str, Any]:
-    """What earlier segments had used, for who recovers this one."""
-    earlier = run._memo.earlier if run._memo is not None else None
-    return {} if earlier is None else {"earlier": earlier.model_dump(mode="json", exclude_defaults=True)}
 
 
 async def commit(run: Run, message: SaveCheckpoint, baseline: Baseline) -> None:
