@@ -73,7 +73,7 @@ async def recover_turn(run: Run) -> None:
         return
     run.model_calls = int(facts.get("model_calls", 0))
     ending = facts.get("ending")
-    if ending is None and run.checkpoint.state.interrupts:
+    if ending is None and run.checkpoint.state.interrupts and not run.agent.is_pattern:  # its steps are saved one by one
         ending = {"reason": "interrupted"}
     take_up(run, run.checkpoint.state)
     retell(run, facts.get("ends", ()))

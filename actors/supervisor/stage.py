@@ -16,6 +16,7 @@ A step that pauses raises :class:`StepPaused`; those that run beside it finish f
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -23,10 +24,11 @@ from typing import Any, NoReturn, TypeVar
 
 from ...protocol.codec import to_json
 from ...protocol.commands import CancelRun, StartRun
-from ...protocol.errors import OutcomeUnknown, RunError, UmbelError
+from ...protocol.errors import ConfigurationError, OutcomeUnknown, RunError, UmbelError
 from ...protocol.events import Event, StepCompleteEvent, StepStartEvent
 from ...protocol.messages import InterruptRequest, Message, ToolCall
 from ...protocol.patterns import Ending, MemberResult
+from ...protocol.results import Metrics
 from ...protocol.turn import PendingInterrupt
 from ..tools.decorator import Tool
 from .execute import call_tool
@@ -35,7 +37,7 @@ from .pause import asking
 from .purse import purse_of
 from .run import Run
 from .slot import Slot
-from .steps import StepLog, earlier_value, end_record, record, result_record
+from .steps import StepLog, end_record, record, result_record, spent_record
 from .subagent import child_channel
 from .thread import save
 
@@ -71,11 +73,14 @@ class Stage:
         self._tasks: dict[str, asyncio.Task[MemberResult]] = {}
         self._unwanted: set[str] = set()
         self._unsaved: list[Message] = []
-        self._ended: list[MemberResult] = []
+        self._ended: list[tuple[MemberResult, dict[str, bool]]] = []
+        self._asked: dict[str, list[PendingInterrupt]] = {}
         self._saving = asyncio.Lock()
         self._changes = self._stored = 0
         self._live = not self.log.records or self.log.replayed
         self.room = asyncio.Semaphore(self.pattern.max_concurrency or 1_000_000)
+        for waits in run.state.interrupts:
+            self._asked.setdefault(waits.call.id, []).append(waits)
         for result in self.log.totals:
             self._count(result)
 
@@ -113,7 +118,7 @@ class Stage:
 
     def earlier(self, key: str) -> Any:
         """The value that was remembered last under ``key`` in this thread, in whatever turn; None if there is none."""
-        return earlier_value([*self.log.records, *self._unsaved], key)
+        return self.log.earlier(key)
 
     # what a program does
 
@@ -145,7 +150,9 @@ class Stage:
         """
         found = self.pattern.find(member)
         if isinstance(found, Tool):
-            return await self.function(found.name, {"prompt": prompt}, key=key or member)
+            safe = found.idempotent
+            arguments = {found.text_argument or "prompt": prompt}
+            return await self.function(member, arguments, key=key or member, idempotent=safe, timeout=timeout)
         fields = {"prompt": prompt, "values": values, "metadata": metadata or {}, "timeout": timeout}
 
         async def perform(step: str) -> MemberResult:
@@ -154,9 +161,18 @@ class Stage:
         return await self._step(key or member, member, perform)
 
     async def function(
-        self, name: str, arguments: dict[str, Any], *, key: str, member: str | None = None, idempotent: bool = True
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        *,
+        key: str,
+        member: str | None = None,
+        idempotent: bool = True,
+        timeout: float | None = None,
     ) -> MemberResult:
         """Call a function of the pattern in a tool executor; it may ask a person, as often as it likes.
+
+        It is a function of ``functions``, or a member that is one.
 
         Args:
             name: of the function in ``pattern.tools_by_name``.
@@ -164,22 +180,31 @@ class Stage:
             key: of the step.
             member: whose step it is, for results and events; default is ``name``.
             idempotent: it may run again when a crash hides what came of it; otherwise the step fails with ``outcome_unknown``.
+            timeout: seconds until it is stopped with ``time_budget``.
 
         Raises:
             StepPaused: it asks a person.
+            ConfigurationError: there is no such function.
         """
-        tool = self.pattern.tools_by_name[name]
+        tool = self.pattern.tools_by_name.get(name)
+        if tool is None:
+            known = ", ".join(self.pattern.tools_by_name) or "none"
+            raise ConfigurationError(f"{self.pattern.title} has no function {name!r}; it has: {known}")
         title = member or name
 
         async def perform(step: str) -> MemberResult:
-            if not idempotent and self.run.is_durable:
-                if step in self.log.begun and not self.log.answers.get(step):
-                    unknown = OutcomeUnknown(
-                        f"{title}: the process stopped while it ran. Verify what happened before you repeat it"
-                    )
-                    return MemberResult(step=step, member=title, status="failed", stop_reason="error", error=unknown.to_wire())
-                await self.store(record("begun", step))
-            return await self._call_function(step, title, tool, arguments)
+            guarded = not idempotent and self.run.is_durable
+            if guarded and step in self.log.begun:
+                unknown = OutcomeUnknown(f"{title}: the process stopped while it ran. Verify what it did before you repeat it")
+                return MemberResult(step=step, member=title, status="failed", stop_reason="error", error=unknown.to_wire())
+            call = ToolCall(id=step, name=name, arguments=arguments)
+            try:
+                async with self.room, asyncio.timeout(timeout):
+                    if guarded:
+                        await self.store(record("begun", step))
+                    return await self._call_function(title, tool, call)
+            except TimeoutError:
+                return MemberResult(step=step, member=title, status="failed", stop_reason="time_budget")
 
         return await self._step(key, title, perform)
 
@@ -226,25 +251,21 @@ class Stage:
 
         Args:
             awaitables: calls of this stage, or coroutines made of them.
-            limit: how many run at once; None is as many as the pattern allows.
+            limit: how many run at once, 1 or more; None is as many as the pattern allows.
 
         Raises:
             StepPaused: one of them asks a person.
             Exception: what the first of them raised.
+            ConfigurationError: a limit below 1.
         """
         jobs = list(awaitables)
-        room = asyncio.Semaphore(limit) if limit is not None else None
-
-        async def within(job: Awaitable[T]) -> T:
-            if room is None:
-                return await job
-            async with room:
-                return await job
-
+        if limit is not None and limit < 1:
+            raise ConfigurationError(f"limit must be 1 or more, not {limit}")
+        room = asyncio.Semaphore(min(limit or len(jobs), len(jobs)))
         purse = purse_of(self.run)
         wide = max(min(len(jobs), limit or len(jobs), self.pattern.max_concurrency or len(jobs)), 1) - 1
         purse.width += wide
-        tasks = [asyncio.ensure_future(within(job)) for job in jobs]
+        tasks = [asyncio.ensure_future(_within(room, job)) for job in jobs]
         try:
             if tasks:
                 await asyncio.wait(tasks)
@@ -252,8 +273,12 @@ class Stage:
             purse.width -= wide
             for task in tasks:
                 task.cancel()
-        raised = [error for task in tasks if (error := task.exception()) is not None]
-        for error in sorted(raised, key=lambda error: isinstance(error, Exception)):  # a pause comes first
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            for job in jobs:
+                if inspect.iscoroutine(job):
+                    job.close()  # one that was stopped before its turn came
+        raised = [error for error in ended if isinstance(error, BaseException)]
+        for error in sorted(raised, key=_rank):
             raise error
         return [task.result() for task in tasks]
 
@@ -278,7 +303,7 @@ class Stage:
         self._take_key(key)
         if self.log.knows(key):
             return await self.log.recall(key)
-        waiting = [waits for waits in self.run.state.interrupts if waits.call.id == key]
+        waiting = self._asked.get(key)
         if waiting:
             self._pause(waiting)
         self._live = True
@@ -300,19 +325,31 @@ class Stage:
         except asyncio.CancelledError:
             if key in self._unwanted:
                 given_up = MemberResult(step=key, member=member, status="cancelled", stop_reason="cancelled")
-                self._unsaved.append(result_record(given_up))
+                self._ended.append((given_up, {"unwanted": True}))
             raise
         except UmbelError as error:
             result = MemberResult(step=key, member=member, status="failed", stop_reason="error", error=error.to_wire())
         if not result.duration_ms:
             result = result.evolve(duration_ms=(time.monotonic() - began) * 1e3)
-        if result.status == "cancelled" and self.run.stopping is not None:
-            return result  # it was stopped with the pattern: who continues that continues it
         self._count(result)
-        self.run.state = self.run.state.next_iteration()
-        self._ended.append(result)
-        await self.store()
+        if result.status == "cancelled" and self.run.stopping is not None and key not in self._unwanted:
+            self.counted(key, result.metrics)
+            return result  # it was stopped with the pattern: who continues that continues it
+        await self._record(result)
         return result
+
+    async def _record(self, result: MemberResult) -> None:
+        """A step has ended: that is recorded, and then told."""
+        marks: dict[str, bool] = {}
+        if result.step in self._unwanted:  # whatever came of it, the program does not know
+            result, marks = result.evolve(status="cancelled", stop_reason="cancelled"), {"unwanted": True}
+        self.run.state = self.run.state.next_iteration()
+        self._ended.append((result, marks))
+        await self.store()
+
+    def counted(self, key: str, metrics: Metrics) -> None:
+        """What a member that will go on has used so far is counted; it is recorded with whatever is saved next."""
+        self._unsaved.append(spent_record(key, metrics))
 
     def _tell(self, result: MemberResult) -> None:
         self.run.emit(
@@ -336,10 +373,9 @@ class Stage:
         """A step starts."""
         self.run.emit(StepStartEvent, step=key, step_member=member, child_run_id=child_run_id)
 
-    async def _call_function(self, key: str, member: str, tool: Tool, arguments: dict[str, Any]) -> MemberResult:
+    async def _call_function(self, member: str, tool: Tool, call: ToolCall) -> MemberResult:
         """Have an executor call a function, with the answers that it has got so far."""
-        answers = self.log.answers.get(key, ())
-        call = ToolCall(id=key, name=tool.name, arguments=arguments)
+        key, answers = call.id, self.log.answers.get(call.id, ())
         waits: tuple[PendingInterrupt, ...] = ()
         if answers:
             request = InterruptRequest(question="")
@@ -347,10 +383,10 @@ class Stage:
             waits = (PendingInterrupt(interrupt_id=key, call=call, request=request, answers=given),)
         slot = Slot(call, tool, waits)
         slot.announced = True
-        async with self.room:
-            self.announce(key, member)
-            result = await call_tool(self.run, slot)
+        self.announce(key, member)
+        result = await call_tool(self.run, slot)
         if slot.asks:
+            self._unsaved.append(record("asked", key))
             self._pause(slot.asks)
         if result.error is not None:
             error = {"code": result.code or "tool", "message": result.error, "details": {}}
@@ -406,10 +442,10 @@ class Stage:
                 self._stored = upto
 
     def _record_ends(self) -> None:
-        for result in self._ended:
+        for result, marks in self._ended:
             self._tell(result)
             told = (self.run.request.run_id, self.run.seq) if self.run.watched else None
-            self._unsaved.append(result_record(result, told))
+            self._unsaved.append(result_record(result, told, **marks))
         self._ended = []
 
     def flush(self) -> None:
@@ -422,10 +458,17 @@ class Stage:
     # the end
 
     async def settle(self) -> None:
-        """Until every step that runs has ended, or asks; then nothing of the program is left."""
+        """Until every step that runs has ended, or asks.
+
+        Raises:
+            Exception: what ended one of them, if that is neither a result nor a pause.
+        """
         while running := [task for task in self._tasks.values() if not task.done()]:
             await asyncio.wait(running)
         self.log.close()
+        for task in self._tasks.values():
+            if not task.cancelled() and isinstance(task.exception(), Exception):
+                task.result()
 
     async def give_up(self, key: str) -> None:
         """Stop a step that nobody waits for any more; what it had used is counted."""
@@ -458,5 +501,15 @@ class Stage:
 
     def end(self, ending: Ending) -> None:
         """The program has come to its end."""
-        self._unsaved.append(end_record(ending))
+        self._unsaved.append(end_record(ending, self.run.request.run_id))
         self.flush()
+
+
+def _rank(error: BaseException) -> int:
+    """A pause is raised rather than a cancel, and both rather than an error."""
+    return 0 if isinstance(error, StepPaused) else 1 if not isinstance(error, Exception) else 2
+
+
+async def _within(room: asyncio.Semaphore, job: Awaitable[T]) -> T:
+    async with room:
+        return await job

@@ -119,6 +119,7 @@ def check_goes_on(run: Run, stored: AgentState) -> None:
 def take_up(run: Run, stored: AgentState) -> None:
     """Go on with a turn that is paused or was cut off; its counters and its run id go on, too."""
     run.id = stored.run_id or run.id
+    run.model_calls = run.model_calls or stored.turn.model_calls
     metadata = {**stored.metadata, **run.request.metadata}
     run.state = stored.evolve(run_id=run.id, metadata=metadata, turn=stored.turn.evolve(stop_reason=None))
     run.set_deadline()
