@@ -31,7 +31,7 @@ class MemberResult(Frozen):
         run_id, thread_id: of the member's run; empty for functions.
         duration_ms: milliseconds.
         pattern: of a member that is a pattern: its report (``outputs``, ``members``, ``details``...).
-        conversation: the member's final state as JSON values, where it was asked for; never stored with the step.
+        conversation: the member's final state as JSON values, where it was asked for; not part of a pattern's report.
     """
 
     step: Text

@@ -186,6 +186,19 @@ def end_record(ending: Ending) -> Message:
     return record("end", "", ending.final_output, **facts)
 
 
+def past_results(messages: Iterable[Message]) -> list[MemberResult]:
+    """The results of all turns but the newest, oldest first; of a step that was tried again, the newest."""
+    turns: list[dict[str, MemberResult]] = [{}]
+    for message in messages:
+        if is_request(message):
+            turns.append({})
+        elif STEP in message.metadata and message.metadata[STEP]["kind"] == "result":
+            result = result_of(message)
+            turns[-1].pop(result.step, None)
+            turns[-1][result.step] = result
+    return [result for turn in turns[:-1] for result in turn.values()]
+
+
 def earlier_value(records: Iterable[Message], key: str) -> Any:
     """The newest value of that key that any turn has recorded, or None."""
     found = None
