@@ -153,7 +153,7 @@ class Stage:
         found = self.pattern.find(member)
         if isinstance(found, Tool):
             return await self.function(found.name, {"prompt": prompt}, key=key or member)
-        fields = {"prompt": prompt, "values": values, "metadata": metadata or {}, "timeout": timeout}
+        fields: dict[str, Any] = {"prompt": prompt, "values": values, "metadata": metadata or {}, "timeout": timeout}
         before = tuple(history)
         if before:
             fields["state"] = to_json(AgentState(messages=before))
