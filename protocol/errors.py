@@ -29,7 +29,8 @@
     │   ├── PatternError              a coordination pattern did not come to an answer
     │   │   ├── MemberFailed          a step of it failed
     │   │   ├── NothingRan            there was nothing to run
-    │   │   └── CapReached            a cap on its rounds, hops or supersteps
+    │   │   ├── CapReached            a cap on its rounds, hops or supersteps
+    │   │   └── HandoffCycle          agents hand over to each other, round and round
     │   ├── JudgeFailed               a model that judges an answer gave no verdict
     │   └── GsarRejected              the answer is not grounded well enough for the gate (also a ValueError)
     ├── ModelError                    a provider refused, failed or answered nonsense
@@ -287,6 +288,12 @@ class CapReached(PatternError):
     code = "cap_reached"
 
 
+class HandoffCycle(PatternError):
+    """A chain of handoffs goes round. ``details``: ``trail``, the hops, and ``agents``, those that it goes round between."""
+
+    code = "handoff_cycle"
+
+
 class JudgeFailed(RunError):
     """A model that judges an answer failed, or gave nothing that is a verdict."""
 
@@ -509,6 +516,7 @@ __all__ = [
     "FetchRefused",
     "GsarRejected",
     "GuardrailViolation",
+    "HandoffCycle",
     "InvalidArguments",
     "JudgeFailed",
     "MalformedResponse",

@@ -75,7 +75,8 @@ async def run_member(
         child = await paused_child(run, member, request, outcome)
         asked = [(question, {"interrupt_id": question["interrupt_id"], **child}) for question in outcome.interrupts]
         stage.pause_for(key, name, fields["prompt"], asked)
-    return result_of(key, name, outcome, full=full)
+    result = result_of(key, name, outcome, full=full)
+    return added(result, fields["prompt"]) if "state" in fields else result
 
 
 async def request_of(stage: Scene, key: str, member: Any, fields: dict[str, Any], full: bool) -> StartRun:
@@ -201,6 +202,17 @@ def result_of(key: str, name: str, outcome: RunOutcome, *, full: bool) -> Member
         pattern=outcome.pattern,
         conversation=conversation_of(outcome) if full else None,
     )
+
+
+def added(result: MemberResult, prompt: str) -> MemberResult:
+    """The result with what came after the history that the member began with; its prompt is the first message."""
+    whole = result.conversation
+    if whole is None:
+        return result
+    messages = whole["messages"]
+    starts = [n for n, message in enumerate(messages) if message["role"] == "user" and message["content"] == prompt]
+    kept = {name: value for name, value in whole.items() if name != "reasoning_steps"}
+    return result.evolve(conversation=kept | {"messages": messages[starts[-1] if starts else 0 :]})
 
 
 def conversation_of(outcome: RunOutcome) -> dict[str, Any] | None:

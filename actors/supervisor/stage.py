@@ -29,6 +29,7 @@ from ...protocol.events import Event, StepCompleteEvent, StepStartEvent
 from ...protocol.messages import InterruptRequest, Message, ToolCall
 from ...protocol.patterns import Ending, MemberResult
 from ...protocol.results import Metrics
+from ...protocol.state import AgentState
 from ...protocol.turn import PendingInterrupt
 from ..tools.decorator import Tool
 from .execute import call_tool
@@ -37,7 +38,7 @@ from .pause import asking
 from .purse import purse_of
 from .run import Run
 from .slot import Slot
-from .steps import StepLog, end_record, record, result_record, spent_record
+from .steps import StepLog, end_record, past_results, record, result_record, spent_record
 from .subagent import child_channel
 from .thread import save
 
@@ -120,6 +121,11 @@ class Stage:
         """The value that was remembered last under ``key`` in this thread, in whatever turn; None if there is none."""
         return self.log.earlier(key)
 
+    @property
+    def past(self) -> list[MemberResult]:
+        """The results of earlier turns of the thread, oldest first; of a step that was tried again, the newest."""
+        return past_results(self.run.state.messages)
+
     # what a program does
 
     async def call(
@@ -131,6 +137,7 @@ class Stage:
         values: dict[str, Any] | None = None,
         metadata: dict[str, Any] | None = None,
         timeout: float | None = None,
+        history: Iterable[Message] = (),
         full: bool = False,
     ) -> MemberResult:
         """Run a member, and say what came of it; what it did wrong is never raised.
@@ -142,7 +149,8 @@ class Stage:
             values: structured input, for members that take it.
             metadata: JSON values for its tools, besides the run's own.
             timeout: seconds until it is stopped with ``time_budget``.
-            full: the result holds the member's whole conversation, and is stored with it.
+            history: the conversation that an agent goes on from, as if it had been its own; its system prompt stands before.
+            full: the result holds the member's whole conversation, or what it added to ``history``, and is stored with it.
 
         Raises:
             StepPaused: it asks a person.
@@ -153,7 +161,10 @@ class Stage:
             safe = found.idempotent
             arguments = {found.text_argument or "prompt": prompt}
             return await self.function(member, arguments, key=key or member, idempotent=safe, timeout=timeout)
-        fields = {"prompt": prompt, "values": values, "metadata": metadata or {}, "timeout": timeout}
+        fields: dict[str, Any] = {"prompt": prompt, "values": values, "metadata": metadata or {}, "timeout": timeout}
+        before = tuple(history)
+        if before:
+            fields["state"] = to_json(AgentState(messages=before))
 
         async def perform(step: str) -> MemberResult:
             return await run_member(self, step, member, found, fields, full=full)

@@ -254,3 +254,16 @@ def end_record(ending: Ending, segment: str) -> Message:
     """The message that holds how a segment of the pattern ended."""
     facts = ending.model_dump(mode="json", exclude={"final_output"}, exclude_defaults=True)
     return record("end", "", ending.final_output, segment=segment, **facts)
+
+
+def past_results(messages: Iterable[Message]) -> list[MemberResult]:
+    """The results of all turns but the newest, oldest first; of a step that was tried again, the newest."""
+    turns: list[dict[str, MemberResult]] = [{}]
+    for message in messages:
+        if is_request(message):
+            turns.append({})
+        elif STEP in message.metadata and message.metadata[STEP]["kind"] == "result":
+            result = result_of(message)
+            turns[-1].pop(result.step, None)
+            turns[-1][result.step] = result
+    return [result for turn in turns[:-1] for result in turn.values()]
