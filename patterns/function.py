@@ -8,8 +8,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from pydantic_core import to_json
+
 from ..actors.tools.decorator import Tool, is_async
-from ..protocol.codec import to_json
 from ..protocol.errors import RunFailed
 
 _ODD = re.compile(r"[^A-Za-z0-9_.-]")

@@ -18,10 +18,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
-from ...protocol.codec import to_json
+from pydantic_core import to_json
+
 from ...protocol.commands import CancelRun, StartRun
 from ...protocol.errors import OutcomeUnknown, RunError, UmbelError
 from ...protocol.events import Event, StepCompleteEvent, StepStartEvent
@@ -126,6 +128,7 @@ class Stage:
         metadata: dict[str, Any] | None = None,
         timeout: float | None = None,
         full: bool = False,
+        calls: Collection[str] = (),
     ) -> MemberResult:
         """Run a member, and say what came of it; what it did wrong is never raised.
 
@@ -137,6 +140,7 @@ class Stage:
             metadata: JSON values for its tools, besides the run's own.
             timeout: seconds until it is stopped with ``time_budget``.
             full: the result holds the member's whole conversation, and is stored with it.
+            calls: names of tools; the result holds what an agent called them with.
 
         Raises:
             StepPaused: it asks a person.
@@ -148,7 +152,7 @@ class Stage:
         fields = {"prompt": prompt, "values": values, "metadata": metadata or {}, "timeout": timeout}
 
         async def perform(step: str) -> MemberResult:
-            return await run_member(self, step, member, found, fields, full=full)
+            return await run_member(self, step, member, found, fields, full=full, calls=calls)
 
         return await self._step(key or member, member, perform)
 
@@ -215,7 +219,7 @@ class Stage:
         self._live = True
         made = make()
         value = await made if isinstance(made, Awaitable) else made
-        value = json.loads(to_json(value))
+        value = json.loads(to_json(value, inf_nan_mode="strings"))
         self.log.keep_value(key, value)
         await self.store(record("value", key, value=value))
         return value
@@ -240,21 +244,29 @@ class Stage:
             async with room:
                 return await job
 
-        purse = purse_of(self.run)
-        wide = max(min(len(jobs), limit or len(jobs), self.pattern.max_concurrency or len(jobs)), 1) - 1
-        purse.width += wide
         tasks = [asyncio.ensure_future(within(job)) for job in jobs]
-        try:
-            if tasks:
-                await asyncio.wait(tasks)
-        finally:
-            purse.width -= wide
-            for task in tasks:
-                task.cancel()
+        with self.sharing(min(len(jobs), limit or len(jobs))):
+            try:
+                if tasks:
+                    await asyncio.wait(tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
         raised = [error for task in tasks if (error := task.exception()) is not None]
         for error in sorted(raised, key=lambda error: isinstance(error, Exception)):  # a pause comes first
             raise error
         return [task.result() for task in tasks]
+
+    @contextmanager
+    def sharing(self, members: int) -> Iterator[None]:
+        """Inside, up to so many members run at once: none of them gets more of the budgets than such a share."""
+        purse = purse_of(self.run)
+        more = max(min(members, self.pattern.max_concurrency or members), 1) - 1
+        purse.width += more
+        try:
+            yield
+        finally:
+            purse.width -= more
 
     def emit(self, event_class: type[Event], **fields: Any) -> None:
         """Tell whoever watches; nothing is told again while the program is only given what is recorded."""
