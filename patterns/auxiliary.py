@@ -1,0 +1,24 @@
+"""Model calls that belong to a pattern itself: agents of its own that route, plan, judge or sum up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from ..actors.agent_definition import Agent
+from ..actors.runnable import Runnable
+
+
+def auxiliary_agent(model: Any, name: str, instructions: str, schema: type[BaseModel] | None = None) -> Runnable:
+    """The agent for one such call.
+
+    Args:
+        model: as for ``Agent``; or an agent of the user's own, which is taken as it is.
+        name: in events and results.
+        instructions: its system prompt.
+        schema: what its answers must look like; one that does not fit goes back to the model.
+    """
+    if isinstance(model, Runnable):
+        return model
+    return Agent(model, system_prompt=instructions, name=name, output_schema=schema)
