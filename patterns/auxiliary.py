@@ -8,6 +8,8 @@ from pydantic import BaseModel
 
 from ..actors.agent_definition import Agent
 from ..actors.runnable import Runnable
+from ..protocol.errors import MemberFailed
+from ..protocol.patterns import MemberResult
 
 
 def auxiliary_agent(model: Any, name: str, instructions: str, schema: type[BaseModel] | None = None) -> Runnable:
@@ -22,3 +24,11 @@ def auxiliary_agent(model: Any, name: str, instructions: str, schema: type[BaseM
     if isinstance(model, Runnable):
         return model
     return Agent(model, system_prompt=instructions, name=name, output_schema=schema)
+
+
+def with_value(result: MemberResult) -> MemberResult:
+    """The result of a call that was to have a structured answer: without one it is a failure."""
+    if not result.success or result.value is not None:
+        return result
+    error = MemberFailed(f"the answer does not fit what was asked for: {result.text[:200]}")
+    return result.evolve(status="failed", stop_reason="error", error=error.to_wire())

@@ -14,7 +14,7 @@ from ..protocol.errors import CapReached, ConfigurationError, DeadlineExceeded, 
 from ..protocol.events import PatternEvent
 from ..protocol.patterns import Ending, MemberResult
 from ..protocol.results import StopReason
-from .auxiliary import auxiliary_agent
+from .auxiliary import auxiliary_agent, with_value
 from .board import Board, SwarmTask, task_of
 from .board_tools import ABOUT, BOARD_TOOLS, posts_of
 from .calls import Calls
@@ -167,10 +167,9 @@ class Swarm(Pattern):
             f"- {name}: {', '.join(sorted(tags)) or 'no capabilities'}" for name, tags in self.capabilities.items()
         )
         prompt = f"Goal: {goal}\n\nAgents and their capabilities:\n{agents}\n\nSplit the goal into tasks, most urgent first."
-        result = await stage.call("planner", prompt)
-        if not result.success or result.value is None:
-            wrong = result if not result.success else result.evolve(status="failed", stop_reason="error")
-            return whole if self.on_error == "continue" else failed([wrong])
+        result = with_value(await stage.call("planner", prompt))
+        if not result.success:
+            return whole if self.on_error == "continue" else failed([result])
         plan = Plan.model_validate(result.value)
         return [task_of(task.model_dump()) for task in plan.tasks] or whole
 
