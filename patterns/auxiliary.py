@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from ..actors.agent_definition import Agent
 from ..actors.runnable import Runnable
-from ..protocol.errors import MemberFailed
+from ..protocol.errors import ConfigurationError, MemberFailed
 from ..protocol.patterns import MemberResult
 
 
@@ -16,13 +16,16 @@ def auxiliary_agent(model: Any, name: str, instructions: str, schema: type[BaseM
     """The agent for one such call.
 
     Args:
-        model: as for ``Agent``; or an agent of the user's own, which is taken as it is.
+        model: as for ``Agent``.
         name: in events and results.
         instructions: its system prompt.
         schema: what its answers must look like; one that does not fit goes back to the model.
+
+    Raises:
+        ConfigurationError: an agent instead of a model.
     """
     if isinstance(model, Runnable):
-        return model
+        raise ConfigurationError(f"model is a model, such as 'openai:gpt-4o-mini', not {model!r}")
     return Agent(model, system_prompt=instructions, name=name, output_schema=schema)
 
 

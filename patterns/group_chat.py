@@ -76,10 +76,11 @@ class GroupChat(Pattern):
             raise ConfigurationError(f"speaker={speaker!r} is not known: use 'round_robin', a function or an agent")
         if model is not None and not isinstance(speaker, str):
             raise ConfigurationError("give model or speaker, not both: each of them chooses who speaks")
-        chooser = speaker if isinstance(speaker, Runnable) else model
         auxiliary = {}
-        if chooser is not None:
-            auxiliary["selector"] = auxiliary_agent(chooser, "selector", "You lead a conversation.", NextSpeaker)
+        if isinstance(speaker, Runnable):
+            auxiliary["selector"] = speaker
+        elif model is not None:
+            auxiliary["selector"] = auxiliary_agent(model, "selector", "You lead a conversation.", NextSpeaker)
         super().__init__(members, auxiliary=auxiliary, **settings)
         self.speaker = None if isinstance(speaker, str | Runnable) else speaker
         self.max_rounds = max_rounds

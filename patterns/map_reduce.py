@@ -73,10 +73,11 @@ class MapReduce(Pattern):
         if values is not None and (not isinstance(values.get("items"), list) or values.keys() - {"items", "task"}):
             raise ConfigurationError(f"{self.title} takes a text, or a mapping with items (a list) and task, not {text[:200]}")
         if values is None and self.items is None and self.split is None:
-            raise ConfigurationError(
-                f"{self.title} has no items: give items=... or split=..., or run it with {{'items': [...]}}"
-            )
+            raise self._without_items()
         return text, values
+
+    def _without_items(self) -> ConfigurationError:
+        return ConfigurationError(f"{self.title} has no items: give items=... or split=..., or run it with items in its input")
 
     async def conduct(self, stage: Stage) -> Ending:
         task = stage.prompt if stage.values is None else str(stage.values.get("task", ""))

@@ -118,25 +118,22 @@ class PlanExecute(Pattern):
         ledger = Ledger()
         if not self.members:
             return Ending.failed(NothingRan(f"{self.title} has no members: nothing ran"))
-        if not await self._plan(stage, ledger):
-            return self._failed(ledger)
-        while ledger.rounds < self.max_rounds:
+        goes_on = await self._plan(stage, ledger)
+        while goes_on:
+            if ledger.rounds == self.max_rounds:
+                return self._capped(ledger, "max_rounds", self.max_rounds)
             ledger.rounds += 1
             progress = await self._progress(stage, ledger)
-            if progress is None:
-                return self._failed(ledger)
-            if progress.is_done:
+            if progress is not None and progress.is_done:
                 return await self._report(stage, ledger)
-            if not await self._act(stage, ledger, progress):
-                return self._failed(ledger)
-            if ledger.stalls >= self.max_stalls:
+            goes_on = progress is not None and await self._act(stage, ledger, progress)
+            if goes_on and ledger.stalls >= self.max_stalls:
                 if ledger.replans == self.max_replans:
                     return self._capped(ledger, "max_replans", self.max_replans)
                 ledger.replans += 1
                 ledger.stalls = 0
-                if not await self._plan(stage, ledger):
-                    return self._failed(ledger)
-        return self._capped(ledger, "max_rounds", self.max_rounds)
+                goes_on = await self._plan(stage, ledger)
+        return failed(ledger.results[-1:], **_fields(ledger))
 
     async def _plan(self, stage: Stage, ledger: Ledger) -> bool:
         """Write the task ledger, or rewrite it; whether that worked."""
@@ -199,9 +196,6 @@ class PlanExecute(Pattern):
         if not result.success:
             return failed([result], **_fields(ledger))
         return Ending(**{**_fields(ledger), "final_output": result.text})
-
-    def _failed(self, ledger: Ledger) -> Ending:
-        return failed(ledger.results[-1:], **_fields(ledger))
 
     def _capped(self, ledger: Ledger, cap: str, limit: int) -> Ending:
         turns = [result for result in ledger.results if result.member in self.members]
