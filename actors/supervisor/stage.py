@@ -31,6 +31,7 @@ from ...protocol.messages import InterruptRequest, Message, ToolCall
 from ...protocol.patterns import Ending, MemberResult
 from ...protocol.turn import PendingInterrupt
 from ..tools.decorator import Tool
+from ..tools.output import json_in
 from .execute import call_tool
 from .member import Asked, run_member
 from .pause import asking
@@ -360,8 +361,7 @@ class Stage:
         if result.error is not None:
             error = {"code": result.code or "tool", "message": result.error, "details": {}}
             return MemberResult(step=key, member=member, status="failed", stop_reason="error", error=error)
-        value = result.structured_content if result.structured_content is not None else result.content
-        return MemberResult(step=key, member=member, text=result.content, value=value, duration_ms=result.duration_ms)
+        return MemberResult(step=key, member=member, text=result.content, value=json_in(result), duration_ms=result.duration_ms)
 
     def pause_for(self, key: str, member: str, prompt: str, questions: Iterable[Asked]) -> NoReturn:
         """A member asks: each question with what is needed to go on with the member.
