@@ -246,11 +246,16 @@ def approves(comment: str) -> bool:
     return "APPROVED" in comment
 
 
-def vote(outputs: Iterable[str]) -> str:
-    """The most frequent of the outputs that are not empty; of equals the first."""
+def plain(text: str) -> str:
+    """A text without case and outer blanks: what is compared in votes."""
+    return text.strip().casefold()
+
+
+def vote(outputs: Iterable[str], same: Callable[[str], str] = plain) -> str:
+    """The most frequent of the outputs that are not empty, compared by what ``same`` makes of them; of equals the first."""
     said = [text for text in outputs if text.strip()]
-    counts = Counter(text.strip().casefold() for text in said)
-    return max(said, key=lambda text: counts[text.strip().casefold()], default="")
+    counts = Counter(map(same, said))
+    return max(said, key=lambda text: counts[same(text)], default="")
 
 
 def sequential(*members: Member, **settings: Any) -> Sequential:
@@ -309,4 +314,4 @@ def _value(merged: Any) -> Any:
     return None if isinstance(merged, str) else merged
 
 
-__all__ = ["Loop", "Parallel", "Sequential", "Template", "loop", "parallel", "sequential", "vote"]
+__all__ = ["Loop", "Parallel", "Sequential", "Template", "loop", "parallel", "plain", "sequential", "vote"]

@@ -29,6 +29,7 @@
     │   ├── PatternError              a coordination pattern did not come to an answer
     │   │   ├── MemberFailed          a step of it failed
     │   │   ├── NothingRan            there was nothing to run
+    │   │   ├── Unclaimed             nobody in a swarm can do a task
     │   │   ├── CapReached            a cap on its rounds, hops or supersteps
     │   │   └── HandoffCycle          agents hand over to each other, round and round
     │   ├── JudgeFailed               a model that judges an answer gave no verdict
@@ -280,6 +281,12 @@ class NothingRan(PatternError):
     """A pattern had nothing to run."""
 
     code = "nothing_ran"
+
+
+class Unclaimed(PatternError):
+    """Nobody in a swarm has the capabilities that a task requires. ``details``: ``tasks`` (ids)."""
+
+    code = "unclaimed"
 
 
 class CapReached(PatternError):

@@ -31,6 +31,7 @@ class MemberResult(Frozen):
         run_id, thread_id: of the member's run; empty for functions.
         duration_ms: milliseconds.
         pattern: of a member that is a pattern: its report (``outputs``, ``members``, ``details``...).
+        calls: ``name`` and ``arguments`` of the successful calls of those tools that were asked for.
         conversation: the member's final state as JSON values, where it was asked for; not part of a pattern's report.
     """
 
@@ -46,6 +47,7 @@ class MemberResult(Frozen):
     thread_id: Text | None = None
     duration_ms: float = 0.0
     pattern: JsonObject | None = None
+    calls: tuple[JsonObject, ...] = ()
     conversation: JsonObject | None = Field(default=None, repr=False)
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NoReturn, Protocol
 
 from ...protocol.codec import to_json
@@ -18,6 +18,7 @@ from ...protocol.errors import PeerLost, RunLost
 from ...protocol.events import Event, MemberEvent
 from ...protocol.patterns import MemberResult
 from ...protocol.results import Metrics, RunOutcome
+from ...protocol.state import AgentState
 from ..checkpoints.delta import restore
 from ..recovering import recovering
 from ..threads import Threads
@@ -49,7 +50,14 @@ class Scene(Protocol):
 
 
 async def run_member(
-    stage: Scene, key: str, name: str, member: Any, fields: dict[str, Any], *, full: bool = False
+    stage: Scene,
+    key: str,
+    name: str,
+    member: Any,
+    fields: dict[str, Any],
+    *,
+    full: bool = False,
+    calls: Collection[str] = (),
 ) -> MemberResult:
     """Carry a step out: begin the member's run, or go on with the one that there is.
 
@@ -60,7 +68,7 @@ async def run_member(
     async with stage.room:
         lease = await purse_of(run).lease()
         try:
-            request = subordinate(run, await request_of(stage, key, member, fields, full), lease)
+            request = subordinate(run, await request_of(stage, key, member, fields, full or bool(calls)), lease)
             if lease.spent:
                 return result_of(key, name, unrun(request, SPENT[lease.spent]), full=False)
             stage.begun[key] = request
@@ -76,7 +84,9 @@ async def run_member(
         asked = [(question, {"interrupt_id": question["interrupt_id"], **child}) for question in outcome.interrupts]
         stage.pause_for(key, name, fields["prompt"], asked)
     result = result_of(key, name, outcome, full=full)
-    return added(result, fields["prompt"]) if "state" in fields else result
+    if "state" in fields:
+        result = added(result, fields["prompt"])
+    return result.evolve(calls=calls_in(outcome, calls)) if calls else result
 
 
 async def request_of(stage: Scene, key: str, member: Any, fields: dict[str, Any], full: bool) -> StartRun:
@@ -220,3 +230,13 @@ def conversation_of(outcome: RunOutcome) -> dict[str, Any] | None:
     if outcome.state is None:
         return None if outcome.state_json is None else dict(json.loads(outcome.state_json))
     return dict(json.loads(to_json(outcome.state)))
+
+
+def calls_in(outcome: RunOutcome, names: Collection[str]) -> tuple[dict[str, Any], ...]:
+    """What the member called these tools with, in call order; without those that failed or were given an earlier result."""
+    state = outcome.state
+    if state is None and outcome.state_json is not None:
+        state = AgentState.model_validate_json(outcome.state_json)
+    done = () if state is None else state.tool_executions
+    asked = [call for call in done if call.tool_name in names and call.success and not call.idempotent_cache_hit]
+    return tuple({"name": call.tool_name, "arguments": dict(call.arguments)} for call in asked)

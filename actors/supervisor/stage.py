@@ -19,10 +19,12 @@ import asyncio
 import inspect
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
-from ...protocol.codec import to_json
+from pydantic_core import to_json
+
 from ...protocol.commands import CancelRun, StartRun
 from ...protocol.errors import ConfigurationError, OutcomeUnknown, RunError, UmbelError
 from ...protocol.events import Event, StepCompleteEvent, StepStartEvent
@@ -32,6 +34,7 @@ from ...protocol.results import Metrics
 from ...protocol.state import AgentState
 from ...protocol.turn import PendingInterrupt
 from ..tools.decorator import Tool
+from ..tools.output import json_in
 from .execute import call_tool
 from .member import Asked, run_member
 from .pause import asking
@@ -139,6 +142,7 @@ class Stage:
         timeout: float | None = None,
         history: Iterable[Message] = (),
         full: bool = False,
+        calls: Collection[str] = (),
     ) -> MemberResult:
         """Run a member, and say what came of it; what it did wrong is never raised.
 
@@ -151,6 +155,7 @@ class Stage:
             timeout: seconds until it is stopped with ``time_budget``.
             history: the conversation that an agent goes on from, as if it had been its own; its system prompt stands before.
             full: the result holds the member's whole conversation, or what it added to ``history``, and is stored with it.
+            calls: names of tools; the result holds what an agent called them with.
 
         Raises:
             StepPaused: it asks a person.
@@ -167,7 +172,7 @@ class Stage:
             fields["state"] = to_json(AgentState(messages=before))
 
         async def perform(step: str) -> MemberResult:
-            return await run_member(self, step, member, found, fields, full=full)
+            return await run_member(self, step, member, found, fields, full=full, calls=calls)
 
         return await self._step(key or member, member, perform)
 
@@ -252,7 +257,7 @@ class Stage:
         self._live = True
         made = make()
         value = await made if isinstance(made, Awaitable) else made
-        value = json.loads(to_json(value))
+        value = json.loads(to_json(value, inf_nan_mode="strings"))
         self.log.keep_value(key, value)
         await self.store(record("value", key, value=value))
         return value
@@ -273,25 +278,33 @@ class Stage:
         if limit is not None and limit < 1:
             raise ConfigurationError(f"limit must be 1 or more, not {limit}")
         room = asyncio.Semaphore(min(limit or len(jobs), len(jobs)))
-        purse = purse_of(self.run)
-        wide = max(min(len(jobs), limit or len(jobs), self.pattern.max_concurrency or len(jobs)), 1) - 1
-        purse.width += wide
         tasks = [asyncio.ensure_future(_within(room, job)) for job in jobs]
-        try:
-            if tasks:
-                await asyncio.wait(tasks)
-        finally:
-            purse.width -= wide
-            for task in tasks:
-                task.cancel()
-            ended = await asyncio.gather(*tasks, return_exceptions=True)
-            for job in jobs:
-                if inspect.iscoroutine(job):
-                    job.close()  # one that was stopped before its turn came
+        with self.sharing(min(len(jobs), limit or len(jobs))):
+            try:
+                if tasks:
+                    await asyncio.wait(tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                ended = await asyncio.gather(*tasks, return_exceptions=True)
+                for job in jobs:
+                    if inspect.iscoroutine(job):
+                        job.close()  # one that was stopped before its turn came
         raised = [error for error in ended if isinstance(error, BaseException)]
         for error in sorted(raised, key=_rank):
             raise error
         return [task.result() for task in tasks]
+
+    @contextmanager
+    def sharing(self, members: int) -> Iterator[None]:
+        """Inside, up to so many members run at once: none of them gets more of the budgets than such a share."""
+        purse = purse_of(self.run)
+        more = max(min(members, self.pattern.max_concurrency or members), 1) - 1
+        purse.width += more
+        try:
+            yield
+        finally:
+            purse.width -= more
 
     def emit(self, event_class: type[Event], **fields: Any) -> None:
         """Tell whoever watches; nothing is told again while the program is only given what is recorded."""
@@ -402,8 +415,7 @@ class Stage:
         if result.error is not None:
             error = {"code": result.code or "tool", "message": result.error, "details": {}}
             return MemberResult(step=key, member=member, status="failed", stop_reason="error", error=error)
-        value = result.structured_content if result.structured_content is not None else result.content
-        return MemberResult(step=key, member=member, text=result.content, value=value, duration_ms=result.duration_ms)
+        return MemberResult(step=key, member=member, text=result.content, value=json_in(result), duration_ms=result.duration_ms)
 
     def pause_for(self, key: str, member: str, prompt: str, questions: Iterable[Asked]) -> NoReturn:
         """A member asks: each question with what is needed to go on with the member.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from ...protocol.markers import AUTOMATED, STEP, VALUES, is_request
