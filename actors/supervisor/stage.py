@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from typing import Any, NoReturn, TypeVar
 
 from pydantic_core import to_json
 
+from ...protocol.codec import plain
 from ...protocol.commands import CancelRun, StartRun
 from ...protocol.errors import ConfigurationError, OutcomeUnknown, RunError, UmbelError
 from ...protocol.events import Event, StepCompleteEvent, StepStartEvent
@@ -33,6 +33,7 @@ from ...protocol.patterns import Ending, MemberResult
 from ...protocol.results import Metrics
 from ...protocol.state import AgentState
 from ...protocol.turn import PendingInterrupt
+from ..runnable import Runnable
 from ..tools.decorator import Tool
 from ..tools.output import json_in
 from .execute import call_tool
@@ -143,6 +144,7 @@ class Stage:
         history: Iterable[Message] = (),
         full: bool = False,
         calls: Collection[str] = (),
+        runnable: Runnable | None = None,
     ) -> MemberResult:
         """Run a member, and say what came of it; what it did wrong is never raised.
 
@@ -156,12 +158,13 @@ class Stage:
             history: the conversation that an agent goes on from, as if it had been its own; its system prompt stands before.
             full: the result holds the member's whole conversation, or what it added to ``history``, and is stored with it.
             calls: names of tools; the result holds what an agent called them with.
+            runnable: the member itself, where the pattern's definition does not name it.
 
         Raises:
             StepPaused: it asks a person.
             ConfigurationError: there is no such member.
         """
-        found = self.pattern.find(member)
+        found = self.pattern.find(member) if runnable is None else runnable
         if isinstance(found, Tool):
             safe = found.idempotent
             arguments = {found.text_argument or "prompt": prompt}
@@ -185,6 +188,8 @@ class Stage:
         member: str | None = None,
         idempotent: bool = True,
         timeout: float | None = None,
+        owner: Any = None,
+        field: str | None = None,
     ) -> MemberResult:
         """Call a function of the pattern in a tool executor; it may ask a person, as often as it likes.
 
@@ -197,14 +202,17 @@ class Stage:
             member: whose step it is, for results and events; default is ``name``.
             idempotent: it may run again when a crash hides what came of it; otherwise the step fails with ``outcome_unknown``.
             timeout: seconds until it is stopped with ``time_budget``.
+            owner: the definition that has the function; default is the pattern.
+            field: of its structured result, the field that is the step's value; None is the whole.
 
         Raises:
             StepPaused: it asks a person.
             ConfigurationError: there is no such function.
         """
-        tool = self.pattern.tools_by_name.get(name)
+        having = (self.pattern if owner is None else owner).tools_by_name
+        tool = having.get(name)
         if tool is None:
-            known = ", ".join(self.pattern.tools_by_name) or "none"
+            known = ", ".join(having) or "none"
             raise ConfigurationError(f"{self.pattern.title} has no function {name!r}; it has: {known}")
         title = member or name
 
@@ -218,11 +226,22 @@ class Stage:
                 async with self.room, asyncio.timeout(timeout):
                     if guarded:
                         await self.store(record("begun", step))
-                    return await self._call_function(title, tool, call)
+                    definition = None if owner is None else self.run.peers.register(owner)
+                    result = await self._call_function(title, tool, call, definition)
             except TimeoutError:
                 return MemberResult(step=step, member=title, status="failed", stop_reason="time_budget")
+            return result.evolve(value=result.value[field]) if field is not None and result.success else result
 
         return await self._step(key, title, perform)
+
+    async def reuse(self, result: MemberResult, *, key: str) -> MemberResult:
+        """A step for which an equal step's result is taken; it is recorded as ``cached``."""
+
+        async def perform(step: str) -> MemberResult:
+            self.announce(step, result.member)
+            return result.evolve(step=step, cached=True, metrics=Metrics(), duration_ms=0.0)
+
+        return await self._step(key, result.member, perform)
 
     async def ask(
         self,
@@ -257,7 +276,7 @@ class Stage:
         self._live = True
         made = make()
         value = await made if isinstance(made, Awaitable) else made
-        value = json.loads(to_json(value, inf_nan_mode="strings"))
+        value = plain(value, f"{self.pattern.title}: the value of {key!r}")
         self.log.keep_value(key, value)
         await self.store(record("value", key, value=value))
         return value
@@ -397,7 +416,7 @@ class Stage:
         """A step starts."""
         self.run.emit(StepStartEvent, step=key, step_member=member, child_run_id=child_run_id)
 
-    async def _call_function(self, member: str, tool: Tool, call: ToolCall) -> MemberResult:
+    async def _call_function(self, member: str, tool: Tool, call: ToolCall, definition: str | None = None) -> MemberResult:
         """Have an executor call a function, with the answers that it has got so far."""
         key, answers = call.id, self.log.answers.get(call.id, ())
         waits: tuple[PendingInterrupt, ...] = ()
@@ -408,7 +427,7 @@ class Stage:
         slot = Slot(call, tool, waits)
         slot.announced = True
         self.announce(key, member)
-        result = await call_tool(self.run, slot)
+        result = await call_tool(self.run, slot, definition)
         if slot.asks:
             self._unsaved.append(record("asked", key))
             self._pause(slot.asks)
