@@ -30,6 +30,9 @@
     │   │   ├── MemberFailed          a step of it failed
     │   │   ├── NothingRan            there was nothing to run
     │   │   └── CapReached            a cap on its rounds, hops or supersteps
+    │   ├── GraphError                a graph cannot go on: an unknown target, a join that was never complete
+    │   │   ├── ConflictingWrites     two tasks of one superstep wrote a key without a reducer (also a ValueError)
+    │   │   └── InvalidUpdate         a write does not fit the graph's state (also a ValueError)
     │   ├── JudgeFailed               a model that judges an answer gave no verdict
     │   └── GsarRejected              the answer is not grounded well enough for the gate (also a ValueError)
     ├── ModelError                    a provider refused, failed or answered nonsense
@@ -287,6 +290,24 @@ class CapReached(PatternError):
     code = "cap_reached"
 
 
+class GraphError(RunError):
+    """A graph cannot go on as its nodes or routers want it to."""
+
+    code = "graph"
+
+
+class ConflictingWrites(GraphError, ValueError):
+    """Two tasks of one superstep wrote a key that has no reducer. ``details``: ``key``, ``writers``."""
+
+    code = "conflicting_writes"
+
+
+class InvalidUpdate(GraphError, ValueError):
+    """A write does not fit the graph's state. ``details``: ``key``, ``writer``."""
+
+    code = "invalid_update"
+
+
 class JudgeFailed(RunError):
     """A model that judges an answer failed, or gave nothing that is a verdict."""
 
@@ -493,61 +514,13 @@ def from_wire(data: dict[str, Any]) -> UmbelError:
 _BY_CODE = _tree(UmbelError)
 
 __all__ = [
-    "ActorError",
-    "AuthenticationFailed",
-    "BadRequest",
-    "CapReached",
-    "CheckpointConflict",
-    "CheckpointError",
-    "CheckpointNotFound",
-    "ConfigurationError",
-    "ContextOverflow",
-    "DeadlineExceeded",
-    "DecodeError",
-    "DefinitionError",
-    "EventsExpired",
-    "FetchRefused",
-    "GsarRejected",
-    "GuardrailViolation",
-    "InvalidArguments",
-    "JudgeFailed",
-    "MalformedResponse",
-    "MemberFailed",
-    "MessageTooLarge",
-    "MissingExtra",
-    "ModelConnectionError",
-    "ModelError",
-    "ModelServerError",
-    "ModelTimeout",
-    "NoCheckpointer",
-    "NotPaused",
-    "NotStorable",
-    "NothingRan",
-    "OutcomeUnknown",
-    "Overloaded",
-    "PatternError",
-    "PeerLost",
-    "ProtocolError",
-    "RateLimited",
-    "RemoteError",
-    "RequestCancelled",
-    "RestartsExceeded",
-    "RunError",
-    "RunFailed",
-    "RunLost",
-    "RunNotFound",
-    "RuntimeClosed",
-    "SchemaVersionError",
-    "StaleEpoch",
-    "StaleWriter",
-    "StoreUnavailable",
-    "ThreadBusy",
-    "ToolCrashed",
-    "ToolError",
-    "ToolTimeout",
-    "UmbelError",
-    "UnknownKind",
-    "UnknownTask",
-    "UnknownTool",
-    "from_wire",
+    "ActorError", "AuthenticationFailed", "BadRequest", "CapReached", "CheckpointConflict", "CheckpointError",
+    "CheckpointNotFound", "ConfigurationError", "ConflictingWrites", "ContextOverflow", "DeadlineExceeded", "DecodeError",
+    "DefinitionError", "EventsExpired", "FetchRefused", "GraphError", "GsarRejected", "GuardrailViolation",
+    "InvalidArguments", "InvalidUpdate", "JudgeFailed", "MalformedResponse", "MemberFailed", "MessageTooLarge",
+    "MissingExtra", "ModelConnectionError", "ModelError", "ModelServerError", "ModelTimeout", "NoCheckpointer", "NotPaused",
+    "NotStorable", "NothingRan", "OutcomeUnknown", "Overloaded", "PatternError", "PeerLost", "ProtocolError", "RateLimited",
+    "RemoteError", "RequestCancelled", "RestartsExceeded", "RunError", "RunFailed", "RunLost", "RunNotFound",
+    "RuntimeClosed", "SchemaVersionError", "StaleEpoch", "StaleWriter", "StoreUnavailable", "ThreadBusy", "ToolCrashed",
+    "ToolError", "ToolTimeout", "UmbelError", "UnknownKind", "UnknownTask", "UnknownTool", "from_wire",
 ]  # fmt: skip
