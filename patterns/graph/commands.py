@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from ...protocol.errors import ConfigurationError
 
 START = "__start__"
 END = "__end__"
 PARENT = "__parent__"
-T = TypeVar("T", bound=str)
+T = TypeVar("T", bound=str, default=str)
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,9 @@ class Send:
     id: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.target, str) or not self.target or self.target in (START, END):
-            raise ConfigurationError(f"Send needs the name of a node, not {self.target!r}")
+        target: Any = self.target  # whatever a caller without types gave
+        if not isinstance(target, str) or not target or target in (START, END):
+            raise ConfigurationError(f"Send needs the name of a node, not {target!r}")
         if not isinstance(self.payload, Mapping):
             raise ConfigurationError(
                 f"Send to {self.target!r}: the payload is a mapping laid over the state, not {type(self.payload).__name__}; "

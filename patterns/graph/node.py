@@ -64,15 +64,14 @@ class Node:
     metadata: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        who = f"node {self.name!r}"
-        if not isinstance(self.name, str) or not NAME.fullmatch(self.name) or self.name in (START, END, PARENT):
+        name: Any = self.name  # whatever a caller without types gave
+        who, timeout = f"node {name!r}", self.timeout
+        if not isinstance(name, str) or not NAME.fullmatch(name) or name in (START, END, PARENT):
             raise ConfigurationError(
                 f"{who}: a name is 1 to 128 letters, digits, '_', '-' or '.', and not {START}, {END}, {PARENT}"
             )
-        if self.timeout is not None and not (
-            isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool) and 0 < self.timeout < math.inf
-        ):
-            raise ConfigurationError(f"{who}: timeout is a positive number of seconds, not {self.timeout!r}")
+        if timeout is not None and (isinstance(timeout, bool) or not 0 < timeout < math.inf):
+            raise ConfigurationError(f"{who}: timeout is a positive number of seconds, not {timeout!r}")
         for option in ("condition", "on_error"):
             value = getattr(self, option)
             if value is not None and not callable(value):

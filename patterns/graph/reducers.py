@@ -123,7 +123,7 @@ def deep_merge(current: Any, write: Any) -> dict[str, Any]:
     merged = dict(_mapping(current))
     for key, value in _mapping(write).items():
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = deep_merge.combine(merged[key], value) if both else value
+        merged[key] = deep_merge(merged[key], value) if both else value
     return merged
 
 

@@ -128,8 +128,9 @@ class StateSchema:
         Raises:
             InvalidUpdate: a default does not fit its own type.
         """
-        absent = {name: key.default for name, key in self.keys.items() if key.default is not None and name not in values}
-        filled = {name: self._checked("the default", name, make()) for name, make in absent.items() if make is not None}
+        defaults = ((name, key.default) for name, key in self.keys.items() if name not in values)
+        absent = {name: default for name, default in defaults if default is not None}
+        filled = {name: self._checked("the default", name, make()) for name, make in absent.items()}
         return {**filled, **values}
 
     def require(self, values: Mapping[str, Any]) -> None:
@@ -257,7 +258,7 @@ def _keys(source: Any, scope: Mapping[str, Any]) -> dict[str, Key]:
         return {
             name: _key(
                 name,
-                Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation,  # type: ignore[valid-type]
+                Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation,
                 required=info.is_required(),
                 default=None if info.is_required() else _default_of(info),
             )
