@@ -29,10 +29,10 @@
     │   ├── PatternError              a coordination pattern did not come to an answer
     │   │   ├── MemberFailed          a step of it failed
     │   │   ├── NothingRan            there was nothing to run
-    │   │   └── CapReached            a cap on its rounds, hops or supersteps
-    │   ├── GraphError                a graph cannot go on: an unknown target, a join that was never complete
-    │   │   ├── ConflictingWrites     two tasks of one superstep wrote a key without a reducer (also a ValueError)
-    │   │   └── InvalidUpdate         a write does not fit the graph's state (also a ValueError)
+    │   │   ├── CapReached            a cap on its rounds, hops or supersteps
+    │   │   └── GraphError            a graph cannot go on: an unknown target, a join that was never complete
+    │   │       ├── ConflictingWrites two tasks of one superstep wrote a key without a reducer (also a ValueError)
+    │   │       └── InvalidUpdate     a write does not fit the graph's state (also a ValueError)
     │   ├── JudgeFailed               a model that judges an answer gave no verdict
     │   └── GsarRejected              the answer is not grounded well enough for the gate (also a ValueError)
     ├── ModelError                    a provider refused, failed or answered nonsense
@@ -290,7 +290,7 @@ class CapReached(PatternError):
     code = "cap_reached"
 
 
-class GraphError(RunError):
+class GraphError(PatternError):
     """A graph cannot go on as its nodes or routers want it to."""
 
     code = "graph"
@@ -514,13 +514,64 @@ def from_wire(data: dict[str, Any]) -> UmbelError:
 _BY_CODE = _tree(UmbelError)
 
 __all__ = [
-    "ActorError", "AuthenticationFailed", "BadRequest", "CapReached", "CheckpointConflict", "CheckpointError",
-    "CheckpointNotFound", "ConfigurationError", "ConflictingWrites", "ContextOverflow", "DeadlineExceeded", "DecodeError",
-    "DefinitionError", "EventsExpired", "FetchRefused", "GraphError", "GsarRejected", "GuardrailViolation",
-    "InvalidArguments", "InvalidUpdate", "JudgeFailed", "MalformedResponse", "MemberFailed", "MessageTooLarge",
-    "MissingExtra", "ModelConnectionError", "ModelError", "ModelServerError", "ModelTimeout", "NoCheckpointer", "NotPaused",
-    "NotStorable", "NothingRan", "OutcomeUnknown", "Overloaded", "PatternError", "PeerLost", "ProtocolError", "RateLimited",
-    "RemoteError", "RequestCancelled", "RestartsExceeded", "RunError", "RunFailed", "RunLost", "RunNotFound",
-    "RuntimeClosed", "SchemaVersionError", "StaleEpoch", "StaleWriter", "StoreUnavailable", "ThreadBusy", "ToolCrashed",
-    "ToolError", "ToolTimeout", "UmbelError", "UnknownKind", "UnknownTask", "UnknownTool", "from_wire",
+    "ActorError",
+    "AuthenticationFailed",
+    "BadRequest",
+    "CapReached",
+    "CheckpointConflict",
+    "CheckpointError",
+    "CheckpointNotFound",
+    "ConfigurationError",
+    "ConflictingWrites",
+    "ContextOverflow",
+    "DeadlineExceeded",
+    "DecodeError",
+    "DefinitionError",
+    "EventsExpired",
+    "FetchRefused",
+    "GraphError",
+    "GsarRejected",
+    "GuardrailViolation",
+    "InvalidArguments",
+    "InvalidUpdate",
+    "JudgeFailed",
+    "MalformedResponse",
+    "MemberFailed",
+    "MessageTooLarge",
+    "MissingExtra",
+    "ModelConnectionError",
+    "ModelError",
+    "ModelServerError",
+    "ModelTimeout",
+    "NoCheckpointer",
+    "NotPaused",
+    "NotStorable",
+    "NothingRan",
+    "OutcomeUnknown",
+    "Overloaded",
+    "PatternError",
+    "PeerLost",
+    "ProtocolError",
+    "RateLimited",
+    "RemoteError",
+    "RequestCancelled",
+    "RestartsExceeded",
+    "RunError",
+    "RunFailed",
+    "RunLost",
+    "RunNotFound",
+    "RuntimeClosed",
+    "SchemaVersionError",
+    "StaleEpoch",
+    "StaleWriter",
+    "StoreUnavailable",
+    "ThreadBusy",
+    "ToolCrashed",
+    "ToolError",
+    "ToolTimeout",
+    "UmbelError",
+    "UnknownKind",
+    "UnknownTask",
+    "UnknownTool",
+    "from_wire",
 ]  # fmt: skip
