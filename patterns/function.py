@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import re
 from collections.abc import Callable
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from ..actors.tools.decorator import Tool, is_async
-from ..protocol.codec import to_json
 from ..protocol.errors import RunFailed
 
 _ODD = re.compile(r"[^A-Za-z0-9_.-]")
@@ -72,4 +74,10 @@ def answer_of(given: Any) -> Any:
         if not success:
             raise RunFailed(f"stopped: {getattr(given, 'stop_reason', 'error')}. {text}".rstrip())
         return str(text)
-    return "" if given is None else given if isinstance(given, dict) else to_json(given).decode()
+    return (
+        ""
+        if given is None
+        else given
+        if isinstance(given, dict)
+        else json.dumps(given, ensure_ascii=False, default=to_jsonable_python)
+    )

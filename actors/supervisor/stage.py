@@ -21,7 +21,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
 
-from ...protocol.codec import to_json
+from pydantic_core import to_jsonable_python
+
 from ...protocol.commands import CancelRun, StartRun
 from ...protocol.errors import OutcomeUnknown, RunError, UmbelError
 from ...protocol.events import Event, StepCompleteEvent, StepStartEvent
@@ -215,7 +216,7 @@ class Stage:
         self._live = True
         made = make()
         value = await made if isinstance(made, Awaitable) else made
-        value = json.loads(to_json(value))
+        value = json.loads(json.dumps(value, default=to_jsonable_python))
         self.log.keep_value(key, value)
         await self.store(record("value", key, value=value))
         return value
