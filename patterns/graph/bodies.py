@@ -184,7 +184,9 @@ def check_bodies(plan: Plan) -> None:
         ConfigurationError: a handler's name collides with a node's.
         DefinitionError: a function has parameters that nobody fills in.
     """
-    clash = [node.name for node in plan.nodes.values() if node.name.endswith(HANDLER) and node.name[: -len(HANDLER)] in plan.nodes]
+    clash = [
+        node.name for node in plan.nodes.values() if node.name.endswith(HANDLER) and node.name[: -len(HANDLER)] in plan.nodes
+    ]
     if clash:
         raise ConfigurationError(f"node {clash[0]!r} has the name of another node's error handler")
     for node in plan.nodes.values():

@@ -37,7 +37,9 @@ def ending_of(plan: Plan, line: Timeline, *, child: bool) -> Ending:
     waiting = plan.planner.unfinished(line.schedule)
     if waiting and not leaves(line):
         text = "; ".join(f"{target!r} waits for {', '.join(missing)}" for target, (_, missing) in waiting.items())
-        text = f"the run is over, and a join is not complete: {text}. Not every branch led there: use plain edges, or defer=True"
+        text = (
+            f"the run is over, and a join is not complete: {text}. Not every branch led there: use plain edges, or defer=True"
+        )
         return stopped(plan, line, GraphError(text))
     value = final_value(plan, line)
     return Ending(final_output=text_of(value), value=value, details=details(plan, line, child=child))

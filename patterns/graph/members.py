@@ -105,7 +105,9 @@ def _of_subgraph(plan: Plan, node: Node, result: MemberResult) -> Reply:
     inner = node.action.plan.schema
     one_by_one = {key for key, _ in report.get("writes", ()) if plan.schema.reduces(key) and inner.reduces(key)}
     update = {
-        key: values[key] for key in report.get("written", ()) if key in values and plan.schema.has(key) and key not in one_by_one
+        key: values[key]
+        for key in report.get("written", ())
+        if key in values and plan.schema.has(key) and key not in one_by_one
     }
     writes = tuple((key, value) for key, value in report.get("writes", ()) if key in one_by_one)
     parent = report.get("parent")

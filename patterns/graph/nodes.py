@@ -66,7 +66,9 @@ class TaskRun:
             return Done(task, "skipped")
         if self.asks_before:
             await self.stage.ask(
-                f"Run node {node.name!r}?", key=f"{self.key}/before", metadata={"node": node.name, "task": task.id, "when": "before"}
+                f"Run node {node.name!r}?",
+                key=f"{self.key}/before",
+                metadata={"node": node.name, "task": task.id, "when": "before"},
             )
         if node.cache is None:
             return await self._attempted()

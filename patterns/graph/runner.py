@@ -1,10 +1,10 @@
 """A graph's run on a stage: superstep after superstep, until nothing is left to run. Source: PAT-35 to PAT-45, OURS-28.
 
-    read        what the thread holds: input, supersteps that are over          timeline.py
-    plan        which tasks come next                                           planner.py
-    run         they all, side by side, each with its own sends                 nodes.py
-    close       fold their writes in task order, route, record                  here
-    end         the result                                                      ending.py
+read        what the thread holds: input, supersteps that are over          timeline.py
+plan        which tasks come next                                           planner.py
+run         they all, side by side, each with its own sends                 nodes.py
+close       fold their writes in task order, route, record                  here
+end         the result                                                      ending.py
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class Runner:
             return False
         await self._ask_after()
         request = self.stage.run.request
-        if not self.line.schedule.tasks and self.line.failed and request.mode == "continue":
-            if request.run_id not in self.line.segments:
-                key = f"{times.RETRY}{len(self.line.segments) + 1}"
-                await self.stage.remember(key, lambda: {"segment": request.run_id})
-                self.line = times.again(self.line, request.run_id)
+        over = not self.line.schedule.tasks and request.mode == "continue"
+        if over and self.line.failed and request.run_id not in self.line.segments:
+            key = f"{times.RETRY}{len(self.line.segments) + 1}"
+            await self.stage.remember(key, lambda: {"segment": request.run_id})
+            self.line = times.again(self.line, request.run_id)
         return bool(self.line.schedule.tasks)
 
     def _newest(self) -> tuple[Done, ...]:
@@ -89,7 +89,9 @@ class Runner:
 
     async def _ask_after(self) -> None:
         """A person sees what the newest superstep came to, where that was asked for."""
-        asked = [done for done in self._newest() if done.status == "completed" and chosen(self.graph.interrupt_after, done.task)]
+        asked = [
+            done for done in self._newest() if done.status == "completed" and chosen(self.graph.interrupt_after, done.task)
+        ]
         await self.stage.side_by_side(
             self.stage.ask(
                 f"Node {done.task.node!r} has run. Go on?",
@@ -200,6 +202,8 @@ def tasks_of_sends(task: Task, sends: Iterable[Send], nodes: Iterable[str]) -> t
     known = frozenset(nodes)
     for send in sends:
         if send.target not in known:
-            raise GraphError(f"node {task.node!r} sends to {send.target!r}, which is no node; there are {', '.join(sorted(known))}")
+            raise GraphError(
+                f"node {task.node!r} sends to {send.target!r}, which is no node; there are {', '.join(sorted(known))}"
+            )
     made = tasks_of(sends)
     return tuple(each if each.named else replace(each, id=f"{task.id}.{each.id}") for each in made)

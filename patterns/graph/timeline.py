@@ -55,7 +55,6 @@ class Done:
 
     def to_json(self) -> dict[str, Any]:
         """What the closing record says of it; the reply stays with the step's own record, if it has one."""
-
         known: dict[str, Any] = {"task": self.task.to_json(), "status": self.status, "steps": list(self.steps)}
         if self.targets is not None:
             known["targets"] = [target_json(target) for target in self.targets]
@@ -101,7 +100,7 @@ class Timeline:
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
-    schedule: Schedule = Schedule()
+    schedule: Schedule = field(default_factory=Schedule)
     supersteps: tuple[Superstep, ...] = ()
     begun: bool = False
     segments: tuple[str, ...] = ()
