@@ -133,7 +133,7 @@ class Runner:
             task=task,
             values=self.line.values,
             asks_before=chosen(self.graph.interrupt_before, task),
-            cache=self.graph.packed[0],
+            cache=self.stage.run.request.definition,
         ).carry_out()
         if not recorded:
             self._tell(done)

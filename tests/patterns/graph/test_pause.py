@@ -18,7 +18,7 @@ from umbel.errors import (
     NotPaused,
     RunError,
 )
-from umbel.events import InterruptEvent
+from umbel.events import GraphStreamEvent
 from umbel.patterns.graph import END, START, Command, Send, StateGraph, interrupt, resume_with
 from umbel.patterns.graph.reducers import append
 from umbel.testing import ScriptedModel, text
@@ -154,7 +154,8 @@ class TestInline:
 
         made = graph((START, "a"), a=node).compile()
         paused = await made.arun({})
-        assert [type(e) for e in [e async for e in made.run(Command(resume="x"), result=paused)] if isinstance(e, InterruptEvent)] == []
+        events = [event async for event in made.run(Command(resume="x"), result=paused)]
+        assert [event.data for event in events if isinstance(event, GraphStreamEvent) and event.mode == "values"] == [{"log": ["x"]}]
 
     @pytest.mark.spec("PAT-58", "OURS-28")
     async def test_a_second_run_goes_on_with_the_state(self, tmp_path: Path) -> None:
