@@ -325,6 +325,11 @@ class Stage:
         finally:
             purse.width -= more
 
+    def pass_over(self, keys: Iterable[str]) -> None:
+        """Recorded steps that the program does not ask for, because a value that it remembered says what became of them."""
+        self.log.pass_over(keys)
+        self._live = self._live or self.log.replayed
+
     def emit(self, event_class: type[Event], **fields: Any) -> None:
         """Tell whoever watches; nothing is told again while the program is only given what is recorded."""
         if self._live:

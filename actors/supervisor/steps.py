@@ -188,6 +188,11 @@ class StepLog:
         """Whether a step's result is recorded."""
         return key in self._known
 
+    def pass_over(self, keys: Iterable[str]) -> None:
+        """These results are not asked for, and hold up no others."""
+        known = set(keys)
+        self._order = deque(key for key in self._order if key not in known)
+
     async def recall(self, key: str) -> MemberResult:
         """The recorded result of a step, after those that were recorded before it.
 

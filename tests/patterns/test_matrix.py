@@ -25,6 +25,7 @@ from umbel import (
     sequential,
     tool,
 )
+from umbel.patterns.graph import START, StateGraph
 from umbel.testing import ScriptedModel, error, text, tool_call
 
 
@@ -58,11 +59,17 @@ def deep(kind: str) -> Pattern:
     return sequential(speaker("before"), loop(inner, until=bool, name="middle"), name="outer")
 
 
+def graph(member: Any) -> StateGraph:
+    made = StateGraph().add_node("first", speaker("first")).add_node("member", member)
+    return made.add_edge(START, "first").add_edge("first", "member")
+
+
 Make = Callable[..., Pattern]
 KINDS: dict[str, Make] = {
     "sequential": lambda member, **settings: sequential(speaker("first"), member, speaker("last"), **settings),
     "parallel": lambda member, **settings: parallel(speaker("first"), member, **settings),
     "loop": lambda member, **settings: loop(member, until=bool, **settings),
+    "graph": lambda member, **settings: graph(member).compile(**settings),
 }
 
 
