@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import re
 from collections.abc import Callable
 from typing import Any
 
 from ..actors.tools.decorator import Tool, is_async
+from ..actors.tools.output import json_output
 from ..protocol.codec import plain
 from ..protocol.errors import RunFailed
 
@@ -73,10 +73,4 @@ def answer_of(given: Any) -> Any:
         if not success:
             raise RunFailed(f"stopped: {getattr(given, 'stop_reason', 'error')}. {text}".rstrip())
         return str(text)
-    return (
-        ""
-        if given is None
-        else given
-        if isinstance(given, dict)
-        else json.dumps(plain(given, "the answer"), ensure_ascii=False)
-    )
+    return "" if given is None else json_output(plain(given, "the answer"))

@@ -32,7 +32,8 @@ class MemberResult(Frozen):
         duration_ms: milliseconds.
         cached: it was not carried out: an equal step's result was taken.
         pattern: of a member that is a pattern: its report (``outputs``, ``members``, ``details``...).
-        conversation: the member's final state as JSON values, where it was asked for; never stored with the step.
+        calls: ``name`` and ``arguments`` of the successful calls of those tools that were asked for.
+        conversation: the member's final state as JSON values, where it was asked for; not part of a pattern's report.
     """
 
     step: Text
@@ -48,6 +49,7 @@ class MemberResult(Frozen):
     duration_ms: float = 0.0
     cached: bool = False
     pattern: JsonObject | None = None
+    calls: tuple[JsonObject, ...] = ()
     conversation: JsonObject | None = Field(default=None, repr=False)
 
     @property

@@ -151,8 +151,7 @@ class RunOutcome(Frozen):
         message: the final text.
         error: the error's wire form (``UmbelError.to_wire``), when the run failed.
         error_type, error_traceback: the original exception's class name and traceback text, for people.
-        metrics: counts of the whole turn.
-        earlier: what of them earlier segments had used (tokens, cost, model calls), in a segment that went on with a turn.
+        metrics: counts.
         state: the final state in its durable form; None in the summary form.
         state_json: the same as it arrived over the wire, not yet read.
         interrupts: what the run waits for, when it is paused.
@@ -174,7 +173,6 @@ class RunOutcome(Frozen):
     error_type: Text | None = None
     error_traceback: Text | None = None
     metrics: Metrics = Metrics()
-    earlier: Metrics | None = None
     state: AgentState | None = Field(default=None, exclude=True)
     state_json: bytes | None = Field(default=None, exclude=True, repr=False)
     interrupts: tuple[JsonObject, ...] = ()

@@ -165,7 +165,7 @@ class Body:
                 return unrun(start, SPENT[lease.spent])
             child.begun = subordinate(run, start, lease)
             outcome = await child_outcome(run, self._slot, child.begun, task_id=task_id, told=told)
-            run.add_child(outcome)
+            run.add_child(outcome.metrics)
             return outcome
         finally:
             purse.give_back(lease)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NoReturn, Protocol
 
 from ...protocol.codec import to_json
@@ -17,7 +17,9 @@ from ...protocol.commands import LoadCheckpoint, RunFinished, StartRun
 from ...protocol.errors import PeerLost, RunLost
 from ...protocol.events import Event, MemberEvent
 from ...protocol.patterns import MemberResult
-from ...protocol.results import RunOutcome
+from ...protocol.results import Metrics, RunOutcome
+from ...protocol.state import AgentState
+from ..checkpoints.delta import restore
 from ..recovering import recovering
 from ..threads import Threads
 from .asking import ask_checkpointer
@@ -25,11 +27,12 @@ from .children import SPENT, unrun
 from .purse import purse_of
 from .run import Run
 from .steps import StepLog
-from .subagent import child_channel, state_of, subordinate
+from .subagent import child_channel, since, state_of, subordinate
 from .thread import read
 
 Asked = tuple[dict[str, Any], dict[str, Any]]  # a member's question, and what is needed to go on with the member
 SEPARATOR = "#"  # between a thread and the threads of its members
+AGAIN = "^"  # between a member's segment and the segment of the pattern that continues it
 
 
 class Scene(Protocol):
@@ -42,11 +45,19 @@ class Scene(Protocol):
     stopped: set[str]
 
     def announce(self, key: str, member: str, child_run_id: str | None = None) -> None: ...
+    def counted(self, key: str, metrics: Metrics) -> None: ...
     def pause_for(self, key: str, member: str, prompt: str, questions: Iterable[Asked]) -> NoReturn: ...
 
 
 async def run_member(
-    stage: Scene, key: str, name: str, member: Any, fields: dict[str, Any], *, full: bool = False
+    stage: Scene,
+    key: str,
+    name: str,
+    member: Any,
+    fields: dict[str, Any],
+    *,
+    full: bool = False,
+    calls: Collection[str] = (),
 ) -> MemberResult:
     """Carry a step out: begin the member's run, or go on with the one that there is.
 
@@ -57,50 +68,75 @@ async def run_member(
     async with stage.room:
         lease = await purse_of(run).lease()
         try:
-            request = subordinate(run, await request_of(stage, key, member, fields, full), lease)
+            request = subordinate(run, await request_of(stage, key, member, fields, full or bool(calls)), lease)
             if lease.spent:
                 return result_of(key, name, unrun(request, SPENT[lease.spent]), full=False)
             stage.begun[key] = request
             stage.announce(key, name, request.run_id)
             outcome = await outcome_of(stage, key, request)
+            run.add_child(since(stage.log.spent.get(key), outcome.metrics))
         finally:
             stage.begun.pop(key, None)
             purse_of(run).give_back(lease)
-    run.add_child(outcome)
     if outcome.stop_reason == "interrupted":
+        stage.counted(key, outcome.metrics)
         child = await paused_child(run, member, request, outcome)
         asked = [(question, {"interrupt_id": question["interrupt_id"], **child}) for question in outcome.interrupts]
         stage.pause_for(key, name, fields["prompt"], asked)
-    return result_of(key, name, outcome, full=full)
+    result = result_of(key, name, outcome, full=full)
+    if "state" in fields:
+        result = added(result, fields["prompt"])
+    return result.evolve(calls=calls_in(outcome, calls)) if calls else result
 
 
 async def request_of(stage: Scene, key: str, member: Any, fields: dict[str, Any], full: bool) -> StartRun:
-    """The member's request: a new turn, a resume with the answers that came, or the turn that was cut off."""
-    run, tries = stage.run, stage.log.given_up.get(key, 0)
+    """The member's request: a new turn, a resume with the answers that came, or a turn that was cut off.
+
+    The pattern's turn may be in a later segment than the one that began the step. Then the member's thread says how far the
+    step is: nothing of it may be done a second time.
+    """
+    run, log = stage.run, stage.log
+    tries = log.given_up.get(key, 0)
     ident = f"{key}~{tries}" if tries else key
     durable = run.is_durable and member.checkpointer is not None
     request = StartRun(
         run_id=f"{run.id}.{ident}",
         definition=run.peers.register(member),
-        thread_id=f"{run.request.thread_id}{SEPARATOR}{stage.log.turn}.{ident}" if durable else None,
+        thread_id=f"{run.request.thread_id}{SEPARATOR}{log.turn}.{ident}" if durable else None,
         stream_tokens=run.request.stream_tokens,
         member=key,
         full=full,
-        recover=durable and (run.request.recover or run.request.mode == "continue"),
+        recover=durable and run.request.recover,
         **fields,
     )
-    answers = stage.log.answers.get(key)
-    if answers:
-        return await resumed(run, member, request, answers)
-    return await continued(run, member, request) if durable and run.request.mode == "continue" else request
+    answers = log.answers.get(key, [])[log.taken.get(key, 0) :]
+    begun = request.evolve(run_id=f"{request.run_id}+{len(answers)}") if answers else request
+    if durable and run.request.mode != "turn":
+        found = await going_on(run, member, begun)
+        if found is not None:
+            return found
+    return await resumed(run, member, begun, answers[-1]) if answers else begun
 
 
-async def resumed(run: Run, member: Any, request: StartRun, answers: list[dict[str, Any]]) -> StartRun:
+async def going_on(run: Run, member: Any, request: StartRun) -> StartRun | None:
+    """The request that goes on with a step which an earlier segment of the pattern had begun; None if none had."""
+    message = LoadCheckpoint(store=member.checkpointer, thread_id=request.thread_id or "")
+    loaded = await ask_checkpointer(run.peers, message)
+    segment, stored = str(loaded.metadata.get("segment", "")), restore(loaded)
+    if stored is None or not (segment == request.run_id or segment.startswith(request.run_id + AGAIN)):
+        return None
+    again = f"{request.run_id}{AGAIN}{run.request.run_id[-12:]}"  # the same when this segment of the pattern is recovered
+    request = request.evolve(prompt="", mode="continue", recover=True)
+    cut_off = not stored.state.interrupts and stored.state.turn.stop_reason in {None, "error"}
+    if segment == again or not cut_off:
+        return request.evolve(run_id=segment)  # only its end is wanted
+    return request.evolve(run_id=again, recover=run.request.recover)
+
+
+async def resumed(run: Run, member: Any, request: StartRun, answer: dict[str, Any]) -> StartRun:
     """The request goes on with the member where it paused; each time it pauses, the segment that follows has a new id."""
-    child = answers[-1]["child"]
-    request = request.evolve(
-        run_id=f"{request.run_id}+{len(answers)}", mode="resume", prompt="", answers=answers[-1]["answers"]
-    )
+    child = answer["child"]
+    request = request.evolve(mode="resume", prompt="", answers=answer["answers"])
     if "state" in child:
         return request.evolve(state=json.dumps(child["state"]).encode())
     if child["thread_id"] != request.thread_id:
@@ -113,16 +149,6 @@ async def adopt(run: Run, member: Any, child: dict[str, Any], thread_id: str) ->
     if await read(run.peers, member.checkpointer, thread_id) is None:
         threads = Threads(member.checkpointer, run.peers.checkpointer().request)
         await threads.fork(child["thread_id"], thread_id, checkpoint_id=child["checkpoint_id"])
-
-
-async def continued(run: Run, member: Any, request: StartRun) -> StartRun:
-    """The pattern's turn was cut off, and is continued: so is the member's, if it was cut off, too."""
-    stored = await read(run.peers, member.checkpointer, request.thread_id or "")
-    cut_off = stored is not None and not stored.state.interrupts and stored.state.turn.stop_reason in {None, "error"}
-    if not cut_off:
-        return request
-    segment = run.request.run_id[:12]  # the same when this segment is recovered
-    return request.evolve(run_id=f"{request.run_id}^{segment}", mode="continue", prompt="", recover=run.request.recover)
 
 
 async def outcome_of(stage: Scene, key: str, request: StartRun) -> RunOutcome:
@@ -188,8 +214,29 @@ def result_of(key: str, name: str, outcome: RunOutcome, *, full: bool) -> Member
     )
 
 
+def added(result: MemberResult, prompt: str) -> MemberResult:
+    """The result with what came after the history that the member began with; its prompt is the first message."""
+    whole = result.conversation
+    if whole is None:
+        return result
+    messages = whole["messages"]
+    starts = [n for n, message in enumerate(messages) if message["role"] == "user" and message["content"] == prompt]
+    kept = {name: value for name, value in whole.items() if name != "reasoning_steps"}
+    return result.evolve(conversation=kept | {"messages": messages[starts[-1] if starts else 0 :]})
+
+
 def conversation_of(outcome: RunOutcome) -> dict[str, Any] | None:
     """The member's final state as JSON values."""
     if outcome.state is None:
         return None if outcome.state_json is None else dict(json.loads(outcome.state_json))
     return dict(json.loads(to_json(outcome.state)))
+
+
+def calls_in(outcome: RunOutcome, names: Collection[str]) -> tuple[dict[str, Any], ...]:
+    """What the member called these tools with, in call order; without those that failed or were given an earlier result."""
+    state = outcome.state
+    if state is None and outcome.state_json is not None:
+        state = AgentState.model_validate_json(outcome.state_json)
+    done = () if state is None else state.tool_executions
+    asked = [call for call in done if call.tool_name in names and call.success and not call.idempotent_cache_hit]
+    return tuple({"name": call.tool_name, "arguments": dict(call.arguments)} for call in asked)

@@ -15,14 +15,14 @@ run are not called again for an outcome that is rebuilt.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from ...protocol.commands import CheckpointLoaded, LoadCheckpoint
 from ...protocol.errors import RunLost, RunNotFound, StaleWriter, from_wire
 from ...protocol.events import CustomEvent
 from ...protocol.messages import ToolCall
-from ...protocol.results import Metrics, RunOutcome
+from ...protocol.results import RunOutcome
 from ...protocol.storage import HistoryLoaded, LoadHistory
 from ..checkpoints.delta import restore
 from .asking import ask_checkpointer
@@ -30,7 +30,7 @@ from .run import Run
 from .slot import Slot, complete
 from .structured import adapter, is_answer, parse
 from .terminate import finish, tell_end
-from .thread import begin_segment, open_thread, take_up, where
+from .thread import begin_segment, newest_state, open_thread, take_up, where
 
 EVENT = "recovered"
 LOOK_BACK = 200  # checkpoints of others since
@@ -68,12 +68,12 @@ async def recover_turn(run: Run) -> None:
     if run.checkpoint is None or facts.get("segment") != run.request.run_id:
         await check_unbegun(run)
         await stop_if_cancelled(run)
-        begin_segment(run, run.checkpoint.state if run.checkpoint is not None else None)
+        begin_segment(run, newest_state(run))
         run.emit(CustomEvent, name=EVENT, data={"from": "start"})  # not before: a turn that is continued has an id already
         return
-    know_earlier(run, facts)
+    run.model_calls = int(facts.get("model_calls", 0))
     ending = facts.get("ending")
-    if ending is None and run.checkpoint.state.interrupts:
+    if ending is None and run.checkpoint.state.interrupts and not run.agent.is_pattern:  # its steps are saved one by one
         ending = {"reason": "interrupted"}
     take_up(run, run.checkpoint.state)
     retell(run, facts.get("ends", ()))
@@ -81,13 +81,6 @@ async def recover_turn(run: Run) -> None:
         raise Ended(rebuilt(run, ending))
     run.emit(CustomEvent, name=EVENT, data={"from": "checkpoint", "iteration": run.state.iteration})
     await stop_if_cancelled(run)
-
-
-def know_earlier(run: Run, facts: Mapping[str, Any]) -> None:
-    """The model calls of the turn so far, and what of its counts is from before this segment."""
-    run.model_calls = int(facts.get("model_calls", 0))
-    if "earlier" in facts:
-        run.memo.earlier = Metrics.model_validate(facts["earlier"])
 
 
 def retell(run: Run, ends: Iterable[tuple[int, str]]) -> None:
@@ -148,7 +141,7 @@ async def stored_end(run: Run) -> RunOutcome | None:
     baseline = restore(loaded)
     if baseline is None:
         raise RunNotFound(f"{where(run)} was deleted, and run {run.id} with it", run_id=run.id)
-    know_earlier(run, loaded.metadata)
+    run.model_calls = int(loaded.metadata.get("model_calls", 0))
     take_up(run, baseline.state)
     run.clear_deadline()
     return rebuilt(run, loaded.metadata["ending"])

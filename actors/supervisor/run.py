@@ -19,14 +19,13 @@ from ...protocol.config import Topology
 from ...protocol.events import CustomEvent, Event, RunInfo
 from ...protocol.markers import is_request
 from ...protocol.messages import Message, ModelChunk, ModelResponse, ToolCall, ToolResult, Usage
-from ...protocol.results import Metrics, RunOutcome
+from ...protocol.results import Metrics
 from ...protocol.state import AgentState
 from ..frames import Caller, Channel
 from ..tools.builtin.discovery import activated
 
 _random = random.Random()  # its own, so that nobody who calls seed() makes call ids repeat
 LONG_CONVERSATION = 100  # messages
-NOTHING_USED = Metrics()
 
 
 class Peers(Protocol):
@@ -67,7 +66,6 @@ class Memo:
         tool_calls, tool_errors: of a pattern's members.
         unpriced: one of them used a model that has no price.
         problem: why a pattern did not come to an answer.
-        earlier: what earlier segments of the turn had used.
     """
 
     nudged: bool = False
@@ -92,7 +90,6 @@ class Memo:
     tool_errors: int = 0
     unpriced: bool = False
     problem: str | None = None
-    earlier: Metrics | None = None
 
 
 class Run:
@@ -360,29 +357,21 @@ class Run:
             self._memo.held = []
 
     def keep_time(self) -> None:
-        """Write down how long the turn has taken, and its model calls, for its next segment."""
+        """Write down what the turn has taken, for its next segment."""
         turn = self.state.turn.evolve(elapsed_seconds=self.elapsed(), model_calls=self.model_calls)
         self.state = self.state.evolve(turn=turn)
         self.started = time.monotonic()
 
-    def add_child(self, outcome: RunOutcome) -> None:
-        """A child run's tokens count as this run's: at the child's prices where they are known, else at this run's.
-
-        Of a child that goes on after a pause only what it has used since.
-        """
-        metrics, before = outcome.metrics, outcome.earlier or NOTHING_USED
-        usage = Usage(
-            prompt_tokens=metrics.prompt_tokens - before.prompt_tokens,
-            completion_tokens=metrics.completion_tokens - before.completion_tokens,
-        )
+    def add_child(self, metrics: Metrics) -> None:
+        """A child run's tokens count as this run's: at the child's prices where they are known, else at this run's."""
+        usage = Usage(prompt_tokens=metrics.prompt_tokens, completion_tokens=metrics.completion_tokens)
         spent = self.state.cost_usd_used
         self.state = self.state.with_token_usage(usage)
         if metrics.cost_usd is not None:
-            paid = metrics.cost_usd - (before.cost_usd or 0.0)
-            self.state = self.state.evolve(cost_usd_used=spent + paid)
+            self.state = self.state.evolve(cost_usd_used=spent + metrics.cost_usd)
             if self.state.reported_cost_calls:  # then the run's cost is what providers reported
-                self.state = self.state.evolve(reported_cost_usd=self.state.reported_cost_usd + paid)
-        self.model_calls += metrics.model_calls - before.model_calls
+                self.state = self.state.evolve(reported_cost_usd=self.state.reported_cost_usd + metrics.cost_usd)
+        self.model_calls += metrics.model_calls
 
     def elapsed(self) -> float:
         """Seconds that the turn has taken, earlier segments included; waiting for a person does not count."""

@@ -11,7 +11,7 @@ from typing import Any, Self
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
-from ...protocol.messages import clean_value
+from ...protocol.messages import ToolResult, clean_value
 from .redaction import redact
 
 NOTHING = "The tool completed successfully and returned nothing."
@@ -45,6 +45,18 @@ class ToolOutput(str):
         output.content_blocks = tuple(dict(block) for block in content_blocks)
         output.is_error = is_error
         return output
+
+
+def json_output(value: Any) -> ToolOutput:
+    """A JSON value as text for the model, and as a typed block for programs (:func:`json_in`)."""
+    return ToolOutput(text_of(value), content_blocks=[{"type": "json", "json": value}])
+
+
+def json_in(result: ToolResult) -> Any:
+    """What a result says to a program: its JSON value if it has one, else its text."""
+    if result.structured_content is not None:
+        return result.structured_content
+    return next((block["json"] for block in result.content_blocks if block.get("type") == "json"), result.content)
 
 
 def text_of(value: Any) -> str:

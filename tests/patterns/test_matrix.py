@@ -6,6 +6,7 @@ What dies of members is in ``test_killed.py``. A new pattern gets one line in ``
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ import pytest
 from umbel import (
     Agent,
     MemberEvent,
+    Message,
+    ModelResponse,
     Pattern,
+    Runnable,
     Runtime,
     TerminateEvent,
     ToolContext,
@@ -25,6 +29,14 @@ from umbel import (
     sequential,
     tool,
 )
+from umbel.patterns.debate import Debate
+from umbel.patterns.functional import entrypoint, step
+from umbel.patterns.graph import START, StateGraph
+from umbel.patterns.group_chat import GroupChat
+from umbel.patterns.handoff import Handoff
+from umbel.patterns.map_reduce import MapReduce
+from umbel.patterns.plan_execute import PlanExecute
+from umbel.patterns.swarm import Swarm
 from umbel.testing import ScriptedModel, error, text, tool_call
 
 
@@ -58,11 +70,47 @@ def deep(kind: str) -> Pattern:
     return sequential(speaker("before"), loop(inner, until=bool, name="middle"), name="outer")
 
 
+def graph(member: Any) -> StateGraph:
+    made = StateGraph().add_node("first", speaker("first")).add_node("member", member)
+    return made.add_edge(START, "first").add_edge("first", "member")
+
+
+def hands_over(target: str) -> Agent:
+    return Agent(ScriptedModel([tool_call(f"transfer_to_{target}", message="Yours.")]), name="first")
+
+
+class Manager:
+    """Plans once, gives one instruction, and is then content."""
+
+    async def complete(self, messages: list[Message], tools: Any = None, **_: Any) -> ModelResponse:
+        asked = "\n".join(message.content or "" for message in messages)
+        if "make a plan" in asked:
+            return text(json.dumps({"facts": "none", "plan": ["have the member do it"]}))
+        if "subject is done" in asked:
+            return text(json.dumps({"is_done": True}))
+        return text(json.dumps({"is_done": False, "next_speaker": "member", "instruction": "Do it."}))
+
+
+def asks(member: Runnable) -> Callable[[str], Any]:
+    async def main(prompt: str) -> str:
+        return (await step(member, prompt)).text
+
+    return main
+
+
 Make = Callable[..., Pattern]
 KINDS: dict[str, Make] = {
     "sequential": lambda member, **settings: sequential(speaker("first"), member, speaker("last"), **settings),
     "parallel": lambda member, **settings: parallel(speaker("first"), member, **settings),
     "loop": lambda member, **settings: loop(member, until=bool, **settings),
+    "graph": lambda member, **settings: graph(member).compile(**settings),
+    "handoff": lambda member, **settings: Handoff({"first": hands_over("member"), "member": member}, **settings),
+    "swarm": lambda member, **settings: Swarm({"member": member}, **settings),
+    "debate": lambda member, **settings: Debate({"first": speaker("first"), "member": member}, rounds=1, **settings),
+    "map_reduce": lambda member, **settings: MapReduce(member, items=["one item"], **settings),
+    "group_chat": lambda member, **settings: GroupChat({"first": speaker("first"), "member": member}, max_rounds=2, **settings),
+    "plan_execute": lambda member, **settings: PlanExecute({"member": member}, model=Manager(), **settings),
+    "entrypoint": lambda member, **settings: entrypoint(name="main", **settings)(asks(member)),
 }
 
 
@@ -99,7 +147,7 @@ async def test_all_are_cancelled_with_the_pattern(make: Make, runtime: Runtime) 
     ends: list[tuple[str, str]] = []
     async for event in handle.events():
         innermost = event.innermost if isinstance(event, MemberEvent) else event
-        if isinstance(innermost, ToolStartEvent):
+        if isinstance(innermost, ToolStartEvent) and innermost.tool_name == "wait":
             assert await handle.cancel()
         if isinstance(innermost, TerminateEvent):
             ends.append((innermost.run_id, innermost.reason))
