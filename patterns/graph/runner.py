@@ -54,6 +54,7 @@ class Runner:
         try:
             self.line = times.read(self.plan, self.stage.run.state.messages)
             self.stage.pass_over(self.line.steps)
+            await self._again()
             if not self.line.begun:
                 await self._enter()
             while await self._goes_on():
@@ -64,6 +65,14 @@ class Runner:
             return stopped(self.plan, self.line, error)
         return ending_of(self.plan, self.line, child=self.stage.run.request.parent_run_id is not None)
 
+    async def _again(self) -> None:
+        """A turn that is continued tries what had failed once more, beside what comes next; each segment does so once."""
+        request = self.stage.run.request
+        if request.mode == "continue" and self.line.begun and request.run_id not in self.line.segments:
+            key = f"{times.RETRY}{len(self.line.segments) + 1}"
+            await self.stage.remember(key, lambda: {"segment": request.run_id})
+            self.line = times.again(self.line, request.run_id)
+
     async def _enter(self) -> None:
         """The input has been merged: what does it lead to?"""
         self.plan.schema.require(self.line.values)
@@ -72,16 +81,10 @@ class Runner:
         self.stage.emit(GraphStreamEvent, mode="values", data=dict(self.line.values))
 
     async def _goes_on(self) -> bool:
-        """Whether there is a next superstep; when nothing is left, a turn that is continued tries what failed once more."""
+        """Whether there is a next superstep."""
         if any(done.reply.to_parent for done in self._newest()):
             return False
         await self._ask_after()
-        request = self.stage.run.request
-        over = not self.line.schedule.tasks and request.mode == "continue"
-        if over and self.line.failed and request.run_id not in self.line.segments:
-            key = f"{times.RETRY}{len(self.line.segments) + 1}"
-            await self.stage.remember(key, lambda: {"segment": request.run_id})
-            self.line = times.again(self.line, request.run_id)
         return bool(self.line.schedule.tasks)
 
     def _newest(self) -> tuple[Done, ...]:
