@@ -72,6 +72,9 @@ class Node:
             )
         if timeout is not None and (isinstance(timeout, bool) or not 0 < timeout < math.inf):
             raise ConfigurationError(f"{who}: timeout is a positive number of seconds, not {timeout!r}")
+        for option, wanted in (("retry", NodeRetry), ("cache", CachePolicy)):
+            if not isinstance(getattr(self, option), wanted | None):
+                raise ConfigurationError(f"{who}: {option} is a {wanted.__name__}, not {type(getattr(self, option)).__name__}")
         for option in ("condition", "on_error"):
             value = getattr(self, option)
             if value is not None and not callable(value):

@@ -12,7 +12,7 @@ import pytest
 from umbel import Agent, Runtime
 from umbel.patterns.graph import START, Send, StateGraph, interrupt
 from umbel.patterns.graph.compiled import CompiledGraph
-from umbel.patterns.graph.reducers import append
+from umbel.reducers import append
 from umbel.testing import ScriptedModel, text
 
 from ...cases.killing import kill, until

@@ -19,7 +19,7 @@ from umbel.errors import (
 )
 from umbel.events import GraphStreamEvent
 from umbel.patterns.graph import START, Command, Send, StateGraph, interrupt, resume_with
-from umbel.patterns.graph.reducers import append
+from umbel.reducers import append
 
 from .counted import Counted
 
@@ -92,10 +92,10 @@ class TestInline:
     async def test_siblings_of_a_node_that_asks_finish_and_do_not_run_again(self, tmp_path: Path) -> None:
         count = Counted()
         made = graph((START, "a"), (START, "b"), (START, "c"), a=count("a"), b=lambda s: {"log": interrupt("?")}, c=count("c"))
-        made = made.compile(checkpointer=f"sqlite:///{tmp_path}/t.db")
-        paused = await made.arun({}, thread_id="t")
+        run = made.compile(checkpointer=f"sqlite:///{tmp_path}/t.db")
+        paused = await run.arun({}, thread_id="t")
         assert paused.stop_reason == "interrupted" and count.runs == ["a", "c"]
-        done = await made.aresume("b", thread_id="t")
+        done = await run.aresume("b", thread_id="t")
         assert done.value == {"log": ["a", "b", "c"]} and count.runs == ["a", "c"]
 
     @pytest.mark.spec("PAT-56", "PAT-30", "BUG-59")
