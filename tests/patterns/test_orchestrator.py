@@ -404,9 +404,8 @@ async def test_the_playbook_of_the_task_is_part_of_the_system_prompt(inline: Run
     changed = expert.with_settings(max_iterations=3)
     assert (await changed.arun("slow")).message.count("Measure first.") == 1 and changed.playbooks == tuple(books)
     written = expert.with_settings(system_prompt=lambda turn: f"About {turn['prompt']}.")
-    assert (await written.arun("slow")).message.startswith(
-        "About slow."
-    ) and written.config.system_prompt.prompt in written.parts()
+    briefing: Any = written.config.system_prompt
+    assert (await written.arun("slow")).message.startswith("About slow.") and briefing.prompt in written.parts()
     again = expert.with_settings(system_prompt="Be brief.")
     assert (await again.arun("slow")).message.startswith("Be brief.")
     assert (await run(Orchestrator([expert]), "It is slow.")).final_output.endswith("Measure first.")
