@@ -16,6 +16,7 @@ A step that pauses raises :class:`StepPaused`; those that run beside it finish f
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
@@ -253,6 +254,9 @@ class Stage:
             finally:
                 for task in tasks:
                     task.cancel()
+                for job in jobs:
+                    if inspect.iscoroutine(job) and inspect.getcoroutinestate(job) == inspect.CORO_CREATED:
+                        job.close()  # it had not got its turn
         raised = [error for task in tasks if (error := task.exception()) is not None]
         for error in sorted(raised, key=lambda error: isinstance(error, Exception)):  # a pause comes first
             raise error
