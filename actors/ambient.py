@@ -27,5 +27,6 @@ def check_may_run() -> None:
     if inside is not None:
         raise RunError(
             f"no agent can be run from {inside}: hooks, system prompts, models and verifiers must not wait for a run. "
-            "Run agents in the body of a tool (await ctx.run_subagent(agent, prompt)), or give them as tools (agent.as_tool())"
+            "Run agents in the body of a tool (await ctx.run_subagent(agent, prompt)) or of an entrypoint "
+            "(await step(agent, prompt)), or give them as tools (agent.as_tool())"
         )

@@ -132,14 +132,35 @@ class Threads:
             NotStorable: a value would not come back as it is.
         """
         said = read_messages(messages)
+
+        async def change(state: AgentState) -> AgentState:
+            if said and state.interrupts:
+                raise NotPaused(f"thread {thread_id!r} waits for answers: resume it first, then add messages")
+            return state.evolve(messages=(*state.messages, *said), metadata={**state.metadata, **(metadata or {})})
+
+        return await self.amend(thread_id, change, checkpoint_id=checkpoint_id)
+
+    async def amend(
+        self, thread_id: str, change: Callable[[AgentState], Awaitable[AgentState]], *, checkpoint_id: str | None = None
+    ) -> str:
+        """Write what ``change`` makes of a thread's state as a new checkpoint, as the thread's only writer.
+
+        Args:
+            thread_id: the thread.
+            change: gets the newest state, or that of ``checkpoint_id``; what it raises changes nothing.
+            checkpoint_id: start from this earlier checkpoint, as for :meth:`update`.
+
+        Returns:
+            The new checkpoint's id.
+
+        Raises:
+            CheckpointNotFound: there is no such thread or checkpoint.
+            ThreadBusy: a run has the thread.
+        """
         async with self.lease(thread_id) as token:
             newest, head = await self._baseline(thread_id)
             loaded, source = (newest, head) if checkpoint_id is None else await self._baseline(thread_id, checkpoint_id)
-            if said and source.state.interrupts:
-                raise NotPaused(f"thread {thread_id!r} waits for answers: resume it first, then add messages")
-            state = source.state.evolve(
-                messages=(*source.state.messages, *said), metadata={**source.state.metadata, **(metadata or {})}
-            )
+            state = await change(source.state)
             facts = {**amended(loaded.metadata, state.metadata), "updated_from": loaded.checkpoint_id}
             journal = () if source.checkpoint_id == head.checkpoint_id else self._begun_since(source.state)
             return await self._save(thread_id, state, token, head, facts, journal)

@@ -37,6 +37,7 @@ from ..protocol.config import Topology
 from ..protocol.storage import RecordCalls
 
 SUPERVISOR, AGENT, TOOLS, CHECKPOINTER = "supervisor", "agent", "tools", "checkpointer"
+MIX = 2_654_435_761  # the checksums of keys that differ in a number are not spread evenly; their multiples are
 ROLES = (SUPERVISOR, AGENT, TOOLS, CHECKPOINTER)
 EXECUTOR_LINGER = 0.001
 
@@ -199,4 +200,6 @@ class Directory:
 
 def shard_of(run_id: str, count: int, attempt: int = 0) -> int:
     """Which of ``count`` shards serves a key; the next one at every further attempt."""
-    return 0 if count == 1 else (zlib.crc32(run_id.encode()) + attempt) % count
+    if count == 1:
+        return 0
+    return ((zlib.crc32(run_id.encode()) * MIX & 0xFFFFFFFF) + (attempt << 12) >> 12) % count

@@ -22,6 +22,7 @@ from .local_ray import Watcher, is_joined, start_ray
 from .logs import LogSettings, prune, summary
 from .named_actors import NAMESPACE, actor_name, named_actors
 from .restarts import Intensity, RestartWatch, restarts_of
+from .spreading import node_ids, on_node
 
 logger = logging.getLogger("umbel.runtime")
 START_SECONDS = 120.0
@@ -63,6 +64,7 @@ class RayActors:
         self._given_up: dict[str, RestartsExceeded] = {}
         self._owns_ray, self._watcher = connect(address, options)
         try:
+            self._nodes = node_ids(self.shape.resources)
             if detached:
                 self._join_or_begin()
             self._create_default()
@@ -215,6 +217,8 @@ class RayActors:
 
         options: dict[str, Any] = {**OPTIONS, "name": actor_name(self.namespace, name), "namespace": NAMESPACE}
         options["resources"] = dict(self.shape.resources)
+        if placement is None:
+            options |= on_node(int(name.rpartition("/")[2]), self._nodes)
         if placement is not None:
             options |= {"num_cpus": placement.cpus, "num_gpus": placement.gpus, "resources": dict(placement.resources)}
         if self._detached:

@@ -8,10 +8,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from pydantic_core import to_jsonable_python
-
 from ..actors.tools.decorator import Tool, is_async
 from ..actors.tools.output import json_output
+from ..protocol.codec import plain
 from ..protocol.errors import RunFailed
 
 _ODD = re.compile(r"[^A-Za-z0-9_.-]")
@@ -74,4 +73,4 @@ def answer_of(given: Any) -> Any:
         if not success:
             raise RunFailed(f"stopped: {getattr(given, 'stop_reason', 'error')}. {text}".rstrip())
         return str(text)
-    return "" if given is None else json_output(to_jsonable_python(given))
+    return "" if given is None else json_output(plain(given, "the answer"))

@@ -36,8 +36,9 @@ class Pattern(Runnable):
     """Agents (and patterns, and functions) that work together.
 
     Args:
-        members: who works together, in order, or by name. An agent, another pattern, a ``@tool``, a function that takes the
-            prompt and returns its answer, or any object with ``arun`` or ``run_sync``.
+        members: who works together, in order, or by name. An agent, another pattern, a ``@tool`` with one argument, a function
+            that takes the prompt and returns its answer, or any object with ``arun`` or ``run_sync``. A crash never runs a
+            function twice, unless it is a ``@tool(idempotent=True)``: its step fails with ``outcome_unknown``.
         auxiliary: agents of the pattern's own (a router, a judge), by name.
         functions: tools that the program calls.
         name: in events, results and errors.
@@ -98,8 +99,11 @@ class Pattern(Runnable):
             url = self.checkpointer
             self.members = {key: _stored(member, url) for key, member in self.members.items()}
             self.auxiliary = {key: member.stored_in(url) for key, member in self.auxiliary.items()}
-        tools = [*self.functions, *(member for member in self.members.values() if isinstance(member, Tool))]
-        self.tools_by_name: dict[str, Tool] = {tool.name: tool for tool in tools}
+        self.tools_by_name: dict[str, Tool] = {}
+        functions = [(tool.name, tool) for tool in self.functions]
+        for key, tool in [*functions, *((key, one) for key, one in self.members.items() if isinstance(one, Tool))]:
+            if self.tools_by_name.setdefault(key, tool) is not tool:
+                raise ConfigurationError(f"{self.title} has two functions with the name {key!r}: each needs one of its own")
         self.blank_state = AgentState(
             agent_id=config.agent_id,
             token_budget=config.token_budget,
@@ -186,6 +190,15 @@ class Pattern(Runnable):
 
     # how it is called
 
+    if TYPE_CHECKING:  # what runs of patterns give is more than what runs of agents give
+
+        async def arun(self, prompt: Any, **options: Any) -> PatternResult: ...
+        async def aresume(self, answer: Any = None, **options: Any) -> PatternResult: ...
+        async def continue_turn(self, thread_id: str, **options: Any) -> PatternResult: ...
+        def run_sync(self, prompt: Any, **options: Any) -> PatternResult: ...
+        def resume_sync(self, answer: Any = None, **options: Any) -> PatternResult: ...
+        def invoke(self, prompt: Any, **options: Any) -> PatternResult: ...
+
     def input_of(self, prompt: Any) -> tuple[str, dict[str, Any] | None]:
         """A text, or a mapping or pydantic model as structured input (JSON values).
 
@@ -259,8 +272,10 @@ def named(members: Iterable[Member] | Mapping[str, Member]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for index, given in enumerate(members):
         title = _title(given, index)
-        count = sum(key == title or key.rpartition("-")[0] == title for key in found) + 1
-        key = title if count == 1 else f"{title}-{count}"
+        key, count = title, 1
+        while key in found:
+            count += 1
+            key = f"{title}-{count}"
         found[key] = member_of(given, key)
     return found
 
@@ -271,6 +286,10 @@ def member_of(member: Member, name: str) -> Any:
     Raises:
         DefinitionError: it cannot be run.
     """
+    if isinstance(member, Tool) and member.agent is not None:
+        return member.agent
+    if isinstance(member, Tool) and member.text_argument is None:
+        raise DefinitionError(f"{name}: the tool {member.name} cannot be a member: a member takes one text, and nothing else")
     if isinstance(member, Runnable | Tool):
         return member
     for call in ("arun", "run_sync"):

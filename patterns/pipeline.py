@@ -42,7 +42,8 @@ class Template:
         unknown = sorted(used - set(gaps))
         if unknown:
             known = ", ".join(f"{{{gap}}}" for gap in gaps)
-            raise ConfigurationError(f"the template {text!r} uses {', '.join(unknown)}; it may use {known}")
+            wrong = ", ".join(f"{{{name}}}" for name in unknown)
+            raise ConfigurationError(f"the template {text!r} uses {wrong}; it may use {known}")
 
     def fill(self, **values: Any) -> str:
         """The prompt."""
@@ -125,7 +126,8 @@ class Parallel(Pattern):
         return [self.merge] if callable(self.merge) else []
 
     async def conduct(self, stage: Stage) -> Ending:
-        own = _by_name(stage.metadata.get("prompts"), list(self.members), str)
+        top = stage.run.request.parent_run_id is None  # what runs inside has the same metadata, but other members
+        own = _by_name(stage.metadata.get("prompts") if top else None, list(self.members), str)
         stage.emit(PatternEvent, kind="fan_out_started", data={"members": list(self.members)})
 
         def prompt(name: str) -> str:
@@ -206,6 +208,8 @@ class Loop(Pattern):
         outputs: list[str] = []
         results: list[MemberResult] = []
         previous = feedback = ""
+        if not self.members:
+            return _ending(self, results, outputs, previous, rounds=0)
         for number in range(1, self.max_loops + 1):
             stage.emit(PatternEvent, kind="loop_iteration_started", data={"round": number})
             gaps = {"task": stage.prompt, "feedback": feedback, "round": number}
@@ -286,9 +290,11 @@ def _by_name(prompts: Any, names: list[str], make: Callable[[str], Any]) -> dict
         ConfigurationError: one belongs to nobody.
     """
     found: dict[str, Any] = {}
+    if prompts is not None and not isinstance(prompts, Mapping):
+        raise ConfigurationError(f"prompts are a mapping from names or indices to texts, not {type(prompts).__name__}")
     for key, text in dict(prompts or {}).items():
         index = int(key) if isinstance(key, int) or str(key).isdigit() else None
-        name = names[index] if key not in names and index is not None and index < len(names) else key
+        name = names[index] if key not in names and index is not None and 0 <= index < len(names) else key
         if name not in names:
             raise ConfigurationError(f"there is a prompt for {key!r}, but no such member; there are: {', '.join(names)}")
         found[name] = make(text)

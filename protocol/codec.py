@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import msgpack
 from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from .errors import DecodeError, MessageTooLarge, ProtocolError, SchemaVersionError, UnknownKind
+from .errors import DecodeError, MessageTooLarge, NotStorable, ProtocolError, SchemaVersionError, UnknownKind
 from .messages import Frozen, clean_value
 
 SEPARATOR = b"\0"  # cannot occur in JSON
@@ -88,6 +88,24 @@ def to_json(message: Frozen) -> bytes:
         return message.__pydantic_serializer__.to_json(message, exclude_defaults=message.compact)
     except (PydanticSerializationError, UnicodeEncodeError, ValueError, RecursionError) as error:
         return _encode_again(message, error)
+
+
+def plain(value: Any, what: str) -> Any:
+    """``value`` as JSON values: models and dataclasses as objects, tuples and sets as lists...
+
+    Args:
+        value: anything.
+        what: names it in the error.
+
+    Raises:
+        NotStorable: it has no JSON form.
+    """
+    try:
+        given = to_jsonable_python(value, inf_nan_mode="constants")
+        json.dumps(given, allow_nan=False)
+        return clean_value(given)
+    except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
+        raise NotStorable(f"{what} has no JSON form: {error}") from None
 
 
 def _encode_again(message: Frozen, error: Exception) -> bytes:

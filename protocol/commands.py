@@ -85,7 +85,8 @@ class StartRun(Frozen):
             turn that was cut off.
         answers: for ``resume``: answers by interrupt id; the id ``""`` means the only one there is.
         perform: for ``resume``: a call that waits is performed, and its result is the answer.
-        state: for ``resume`` of a run without a thread: its paused state, as JSON.
+        state: for ``resume`` of a run without a thread: its paused state, as JSON. For a ``turn``: the conversation that it
+            continues, unless its thread has one already.
         recover: the supervisor that had this very request died over it: go on from what it stored, or begin if that is nothing.
         values: a pattern's structured input.
         member: the pattern's step that the run is.

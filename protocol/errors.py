@@ -30,7 +30,11 @@
     │   │   ├── MemberFailed          a step of it failed
     │   │   ├── NothingRan            there was nothing to run
     │   │   ├── Unclaimed             nobody in a swarm can do a task
-    │   │   └── CapReached            a cap on its rounds, hops or supersteps
+    │   │   ├── CapReached            a cap on its rounds, hops or supersteps
+    │   │   ├── HandoffCycle          agents hand over to each other, round and round
+    │   │   └── GraphError            a graph cannot go on: an unknown target, a join that was never complete
+    │   │       ├── ConflictingWrites two tasks of one superstep wrote a key without a reducer (also a ValueError)
+    │   │       └── InvalidUpdate     a write does not fit the graph's state (also a ValueError)
     │   ├── JudgeFailed               a model that judges an answer gave no verdict
     │   └── GsarRejected              the answer is not grounded well enough for the gate (also a ValueError)
     ├── ModelError                    a provider refused, failed or answered nonsense
@@ -294,6 +298,30 @@ class CapReached(PatternError):
     code = "cap_reached"
 
 
+class HandoffCycle(PatternError):
+    """A chain of handoffs goes round. ``details``: ``trail``, the hops, and ``agents``, those that it goes round between."""
+
+    code = "handoff_cycle"
+
+
+class GraphError(PatternError):
+    """A graph cannot go on as its nodes or routers want it to."""
+
+    code = "graph"
+
+
+class ConflictingWrites(GraphError, ValueError):
+    """Two tasks of one superstep wrote a key that has no reducer. ``details``: ``key``, ``writers``."""
+
+    code = "conflicting_writes"
+
+
+class InvalidUpdate(GraphError, ValueError):
+    """A write does not fit the graph's state. ``details``: ``key``, ``writer``."""
+
+    code = "invalid_update"
+
+
 class JudgeFailed(RunError):
     """A model that judges an answer failed, or gave nothing that is a verdict."""
 
@@ -508,15 +536,19 @@ __all__ = [
     "CheckpointError",
     "CheckpointNotFound",
     "ConfigurationError",
+    "ConflictingWrites",
     "ContextOverflow",
     "DeadlineExceeded",
     "DecodeError",
     "DefinitionError",
     "EventsExpired",
     "FetchRefused",
+    "GraphError",
     "GsarRejected",
     "GuardrailViolation",
+    "HandoffCycle",
     "InvalidArguments",
+    "InvalidUpdate",
     "JudgeFailed",
     "MalformedResponse",
     "MemberFailed",

@@ -19,6 +19,7 @@ RECALLABLE_OUTPUTS = "recallable_outputs"
 FIRST_SAVED = "first_saved"
 VALUES = "values"
 STEP = "step"
+HANDOFF = "handoff"  # label of a tool: a run that its call ends has no answer of its own
 
 EPHEMERAL = "ephemeral"
 MCP_HEADERS = "mcp_headers"

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .errors import MemberFailed, UmbelError, from_wire
+from .errors import MemberFailed, ToolError, UmbelError, from_wire
 from .messages import NOTHING, Frozen, Json, JsonObject, Message, Text
 from .results import AgentResult, Metrics, RunOutcome, StopReason
 from .state import AgentState
@@ -30,9 +30,10 @@ class MemberResult(Frozen):
         metrics: what it used.
         run_id, thread_id: of the member's run; empty for functions.
         duration_ms: milliseconds.
+        cached: it was not carried out: an equal step's result was taken.
         pattern: of a member that is a pattern: its report (``outputs``, ``members``, ``details``...).
         calls: ``name`` and ``arguments`` of the successful calls of those tools that were asked for.
-        conversation: the member's final state as JSON values, where it was asked for.
+        conversation: the member's final state as JSON values, where it was asked for; not part of a pattern's report.
     """
 
     step: Text
@@ -46,6 +47,7 @@ class MemberResult(Frozen):
     run_id: Text = ""
     thread_id: Text | None = None
     duration_ms: float = 0.0
+    cached: bool = False
     pattern: JsonObject | None = None
     calls: tuple[JsonObject, ...] = ()
     conversation: JsonObject | None = Field(default=None, repr=False)
@@ -63,6 +65,8 @@ class MemberResult(Frozen):
         if self.error is None:
             return f"stopped: {self.stop_reason}" if self.status == "failed" else self.status
         details = self.error.get("details") or {}
+        if self.error.get("code") == ToolError.code and "type" not in details:
+            return str(self.error.get("message", ""))  # of a function's exception, which names its type
         return f"{details.get('type') or type(from_wire(self.error)).__name__}: {self.error.get('message', '')}"
 
     @property

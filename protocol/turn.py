@@ -28,11 +28,13 @@ class Turn(Frozen):
 
     Attributes:
         elapsed_seconds: what earlier segments took; waiting for a person does not count.
+        model_calls: of earlier segments, where the turn is paused.
         interrupts: what the paused turn waits for, in call order.
         stop_reason: why the turn ended; None while it goes on, is paused, or was cut off.
     """
 
     elapsed_seconds: float = 0.0
+    model_calls: int = 0
     interrupts: tuple[PendingInterrupt, ...] = ()
     stop_reason: Text | None = None
 

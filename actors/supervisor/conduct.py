@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ...protocol.errors import NotPaused
+from ...protocol.errors import NotPaused, RunError
 from ...protocol.markers import STEP
 from ...protocol.patterns import Ending
 from ...protocol.turn import PendingInterrupt
@@ -31,6 +31,8 @@ async def conduct(run: Run) -> str:
     if run.request.mode == "resume" and run.request.run_id not in answered_by(run):
         take_up_answers(run)
     stage = Stage(run)
+    if run.request.recover:
+        stage.tell_again(run.request.after_seq)
     try:
         ending = await played(run, stage)
     except asyncio.CancelledError:
@@ -59,12 +61,20 @@ async def played(run: Run, stage: Stage) -> Ending | None:
     try:
         ending: Ending = await run.agent.conduct(stage)
     except BaseException as raised:
+        if isinstance(raised, asyncio.CancelledError) and not is_cancelled():
+            raise RunError(f"{run.agent.title} awaited something that was cancelled from within") from raised
         if not pauses(raised):
             raise
         await stage.settle()
         return None
     await stage.close()  # what it began and does not want any more
     return ending
+
+
+def is_cancelled() -> bool:
+    """Whether somebody cancels this very task."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def pauses(raised: BaseException) -> bool:

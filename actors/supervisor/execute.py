@@ -243,11 +243,18 @@ async def perform(run: Run, slot: Slot) -> ToolResult:
     return result
 
 
-async def call_tool(run: Run, slot: Slot) -> ToolResult:
-    """Have an executor run the body. If the executor dies, a call is repeated only when that cannot repeat a side effect."""
+async def call_tool(run: Run, slot: Slot, definition: str | None = None) -> ToolResult:
+    """Have an executor run the body. If the executor dies, a call is repeated only when that cannot repeat a side effect.
+
+    Args:
+        run: whose call it is.
+        slot: the call.
+        definition: key of the definition that has the tool; default is the run's.
+    """
+    definition = definition or run.request.definition
     message = ExecuteCall.trusted(
         run_id=run.id,
-        definition=run.request.definition,
+        definition=definition,
         call=slot.call if slot.secrets is None else slot.call.evolve(arguments={**slot.call.arguments, **slot.secrets}),
         iteration=run.state.iteration,
         thread_id=run.request.thread_id,
@@ -260,7 +267,7 @@ async def call_tool(run: Run, slot: Slot) -> ToolResult:
     )
     for attempt in range(ATTEMPTS):
         channel = run.peers.tools(slot.tool, run.id)
-        channel.define(run.request.definition, run.peers.blob)
+        channel.define(definition, run.peers.blob)
         body = Body(run, slot, channel)
         try:
             reply: ToolReply = await channel.request(message, on_partial=body.heard)

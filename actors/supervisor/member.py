@@ -17,8 +17,9 @@ from ...protocol.commands import LoadCheckpoint, RunFinished, StartRun
 from ...protocol.errors import PeerLost, RunLost
 from ...protocol.events import Event, MemberEvent
 from ...protocol.patterns import MemberResult
-from ...protocol.results import RunOutcome
+from ...protocol.results import Metrics, RunOutcome
 from ...protocol.state import AgentState
+from ..checkpoints.delta import restore
 from ..recovering import recovering
 from ..threads import Threads
 from .asking import ask_checkpointer
@@ -26,11 +27,12 @@ from .children import SPENT, unrun
 from .purse import purse_of
 from .run import Run
 from .steps import StepLog
-from .subagent import child_channel, state_of, subordinate
+from .subagent import child_channel, since, state_of, subordinate
 from .thread import read
 
 Asked = tuple[dict[str, Any], dict[str, Any]]  # a member's question, and what is needed to go on with the member
 SEPARATOR = "#"  # between a thread and the threads of its members
+AGAIN = "^"  # between a member's segment and the segment of the pattern that continues it
 
 
 class Scene(Protocol):
@@ -43,6 +45,7 @@ class Scene(Protocol):
     stopped: set[str]
 
     def announce(self, key: str, member: str, child_run_id: str | None = None) -> None: ...
+    def counted(self, key: str, metrics: Metrics) -> None: ...
     def pause_for(self, key: str, member: str, prompt: str, questions: Iterable[Asked]) -> NoReturn: ...
 
 
@@ -71,67 +74,81 @@ async def run_member(
             stage.begun[key] = request
             stage.announce(key, name, request.run_id)
             outcome = await outcome_of(stage, key, request)
+            run.add_child(since(stage.log.spent.get(key), outcome.metrics))
         finally:
             stage.begun.pop(key, None)
             purse_of(run).give_back(lease)
-    run.add_child(outcome.metrics)
     if outcome.stop_reason == "interrupted":
-        child = await paused_child(run, request, outcome)
+        stage.counted(key, outcome.metrics)
+        child = await paused_child(run, member, request, outcome)
         asked = [(question, {"interrupt_id": question["interrupt_id"], **child}) for question in outcome.interrupts]
         stage.pause_for(key, name, fields["prompt"], asked)
     result = result_of(key, name, outcome, full=full)
+    if "state" in fields:
+        result = added(result, fields["prompt"])
     return result.evolve(calls=calls_in(outcome, calls)) if calls else result
 
 
 async def request_of(stage: Scene, key: str, member: Any, fields: dict[str, Any], full: bool) -> StartRun:
-    """The member's request: a new turn, a resume with the answers that came, or the turn that was cut off."""
-    run, tries = stage.run, stage.log.given_up.get(key, 0)
+    """The member's request: a new turn, a resume with the answers that came, or a turn that was cut off.
+
+    The pattern's turn may be in a later segment than the one that began the step. Then the member's thread says how far the
+    step is: nothing of it may be done a second time.
+    """
+    run, log = stage.run, stage.log
+    tries = log.given_up.get(key, 0)
     ident = f"{key}~{tries}" if tries else key
     durable = run.is_durable and member.checkpointer is not None
     request = StartRun(
         run_id=f"{run.id}.{ident}",
         definition=run.peers.register(member),
-        thread_id=f"{run.request.thread_id}{SEPARATOR}{stage.log.turn}.{ident}" if durable else None,
+        thread_id=f"{run.request.thread_id}{SEPARATOR}{log.turn}.{ident}" if durable else None,
         stream_tokens=run.request.stream_tokens,
         member=key,
         full=full,
-        recover=durable and (run.request.recover or run.request.mode == "continue"),
+        recover=durable and run.request.recover,
         **fields,
     )
-    answers = stage.log.answers.get(key)
-    if answers:
-        return await resumed(run, request, answers)
-    return await continued(run, request) if durable and run.request.mode == "continue" else request
+    answers = log.answers.get(key, [])[log.taken.get(key, 0) :]
+    begun = request.evolve(run_id=f"{request.run_id}+{len(answers)}") if answers else request
+    if durable and run.request.mode != "turn":
+        found = await going_on(run, member, begun)
+        if found is not None:
+            return found
+    return await resumed(run, member, begun, answers[-1]) if answers else begun
 
 
-async def resumed(run: Run, request: StartRun, answers: list[dict[str, Any]]) -> StartRun:
+async def going_on(run: Run, member: Any, request: StartRun) -> StartRun | None:
+    """The request that goes on with a step which an earlier segment of the pattern had begun; None if none had."""
+    message = LoadCheckpoint(store=member.checkpointer, thread_id=request.thread_id or "")
+    loaded = await ask_checkpointer(run.peers, message)
+    segment, stored = str(loaded.metadata.get("segment", "")), restore(loaded)
+    if stored is None or not (segment == request.run_id or segment.startswith(request.run_id + AGAIN)):
+        return None
+    again = f"{request.run_id}{AGAIN}{run.request.run_id[-12:]}"  # the same when this segment of the pattern is recovered
+    request = request.evolve(prompt="", mode="continue", recover=True)
+    cut_off = not stored.state.interrupts and stored.state.turn.stop_reason in {None, "error"}
+    if segment == again or not cut_off:
+        return request.evolve(run_id=segment)  # only its end is wanted
+    return request.evolve(run_id=again, recover=run.request.recover)
+
+
+async def resumed(run: Run, member: Any, request: StartRun, answer: dict[str, Any]) -> StartRun:
     """The request goes on with the member where it paused; each time it pauses, the segment that follows has a new id."""
-    child = answers[-1]["child"]
-    request = request.evolve(
-        run_id=f"{request.run_id}+{len(answers)}", mode="resume", prompt="", answers=answers[-1]["answers"]
-    )
+    child = answer["child"]
+    request = request.evolve(mode="resume", prompt="", answers=answer["answers"])
     if "state" in child:
         return request.evolve(state=json.dumps(child["state"]).encode())
     if child["thread_id"] != request.thread_id:
-        await adopt(run, child, request.thread_id or "")
+        await adopt(run, member, child, request.thread_id or "")
     return request
 
 
-async def adopt(run: Run, child: dict[str, Any], thread_id: str) -> None:
+async def adopt(run: Run, member: Any, child: dict[str, Any], thread_id: str) -> None:
     """The pattern's thread was forked: its member's is forked, too, where it had paused, when it is first needed."""
-    if await read(run.peers, run.config.checkpointer or "", thread_id) is None:
-        threads = Threads(run.config.checkpointer or "", run.peers.checkpointer().request)
+    if await read(run.peers, member.checkpointer, thread_id) is None:
+        threads = Threads(member.checkpointer, run.peers.checkpointer().request)
         await threads.fork(child["thread_id"], thread_id, checkpoint_id=child["checkpoint_id"])
-
-
-async def continued(run: Run, request: StartRun) -> StartRun:
-    """The pattern's turn was cut off, and is continued: so is the member's, if it was cut off, too."""
-    stored = await read(run.peers, run.config.checkpointer or "", request.thread_id or "")
-    cut_off = stored is not None and not stored.state.interrupts and stored.state.turn.stop_reason in {None, "error"}
-    if not cut_off:
-        return request
-    segment = run.request.run_id[:12]  # the same when this segment is recovered
-    return request.evolve(run_id=f"{request.run_id}^{segment}", mode="continue", prompt="", recover=run.request.recover)
 
 
 async def outcome_of(stage: Scene, key: str, request: StartRun) -> RunOutcome:
@@ -164,11 +181,11 @@ async def finished(asked: Any) -> RunOutcome:
     return reply.outcome
 
 
-async def paused_child(run: Run, request: StartRun, outcome: RunOutcome) -> dict[str, Any]:
+async def paused_child(run: Run, member: Any, request: StartRun, outcome: RunOutcome) -> dict[str, Any]:
     """What is needed to go on with a member that has paused: where its thread stands, or its state."""
     if request.thread_id is None:
         return {"state": state_of(outcome)}
-    message = LoadCheckpoint(store=run.config.checkpointer or "", thread_id=request.thread_id)
+    message = LoadCheckpoint(store=member.checkpointer, thread_id=request.thread_id)
     loaded = await ask_checkpointer(run.peers, message)
     return {"thread_id": request.thread_id, "checkpoint_id": loaded.checkpoint_id}
 
@@ -195,6 +212,17 @@ def result_of(key: str, name: str, outcome: RunOutcome, *, full: bool) -> Member
         pattern=outcome.pattern,
         conversation=conversation_of(outcome) if full else None,
     )
+
+
+def added(result: MemberResult, prompt: str) -> MemberResult:
+    """The result with what came after the history that the member began with; its prompt is the first message."""
+    whole = result.conversation
+    if whole is None:
+        return result
+    messages = whole["messages"]
+    starts = [n for n, message in enumerate(messages) if message["role"] == "user" and message["content"] == prompt]
+    kept = {name: value for name, value in whole.items() if name != "reasoning_steps"}
+    return result.evolve(conversation=kept | {"messages": messages[starts[-1] if starts else 0 :]})
 
 
 def conversation_of(outcome: RunOutcome) -> dict[str, Any] | None:

@@ -30,7 +30,7 @@ from .run import Run
 from .slot import Slot, complete
 from .structured import adapter, is_answer, parse
 from .terminate import finish, tell_end
-from .thread import begin_segment, open_thread, take_up, where
+from .thread import begin_segment, newest_state, open_thread, take_up, where
 
 EVENT = "recovered"
 LOOK_BACK = 200  # checkpoints of others since
@@ -68,12 +68,12 @@ async def recover_turn(run: Run) -> None:
     if run.checkpoint is None or facts.get("segment") != run.request.run_id:
         await check_unbegun(run)
         await stop_if_cancelled(run)
-        begin_segment(run, run.checkpoint.state if run.checkpoint is not None else None)
+        begin_segment(run, newest_state(run))
         run.emit(CustomEvent, name=EVENT, data={"from": "start"})  # not before: a turn that is continued has an id already
         return
     run.model_calls = int(facts.get("model_calls", 0))
     ending = facts.get("ending")
-    if ending is None and run.checkpoint.state.interrupts:
+    if ending is None and run.checkpoint.state.interrupts and not run.agent.is_pattern:  # its steps are saved one by one
         ending = {"reason": "interrupted"}
     take_up(run, run.checkpoint.state)
     retell(run, facts.get("ends", ()))

@@ -357,8 +357,9 @@ class Run:
             self._memo.held = []
 
     def keep_time(self) -> None:
-        """Write down how long the turn has taken, for its next segment."""
-        self.state = self.state.evolve(turn=self.state.turn.evolve(elapsed_seconds=self.elapsed()))
+        """Write down what the turn has taken, for its next segment."""
+        turn = self.state.turn.evolve(elapsed_seconds=self.elapsed(), model_calls=self.model_calls)
+        self.state = self.state.evolve(turn=turn)
         self.started = time.monotonic()
 
     def add_child(self, metrics: Metrics) -> None:

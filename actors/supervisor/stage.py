@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,12 +24,16 @@ from typing import Any, NoReturn, TypeVar
 
 from pydantic_core import to_json
 
+from ...protocol.codec import plain
 from ...protocol.commands import CancelRun, StartRun
-from ...protocol.errors import OutcomeUnknown, RunError, UmbelError
+from ...protocol.errors import ConfigurationError, OutcomeUnknown, RunError, UmbelError
 from ...protocol.events import Event, StepCompleteEvent, StepStartEvent
 from ...protocol.messages import InterruptRequest, Message, ToolCall
 from ...protocol.patterns import Ending, MemberResult
+from ...protocol.results import Metrics
+from ...protocol.state import AgentState
 from ...protocol.turn import PendingInterrupt
+from ..runnable import Runnable
 from ..tools.decorator import Tool
 from ..tools.output import json_in
 from .execute import call_tool
@@ -39,7 +42,7 @@ from .pause import asking
 from .purse import purse_of
 from .run import Run
 from .slot import Slot
-from .steps import StepLog, earlier_value, end_record, record, result_record
+from .steps import StepLog, end_record, past_results, record, result_record, spent_record
 from .subagent import child_channel
 from .thread import save
 
@@ -75,10 +78,14 @@ class Stage:
         self._tasks: dict[str, asyncio.Task[MemberResult]] = {}
         self._unwanted: set[str] = set()
         self._unsaved: list[Message] = []
+        self._ended: list[tuple[MemberResult, dict[str, bool]]] = []
+        self._asked: dict[str, list[PendingInterrupt]] = {}
         self._saving = asyncio.Lock()
         self._changes = self._stored = 0
         self._live = not self.log.records or self.log.replayed
         self.room = asyncio.Semaphore(self.pattern.max_concurrency or 1_000_000)
+        for waits in run.state.interrupts:
+            self._asked.setdefault(waits.call.id, []).append(waits)
         for result in self.log.totals:
             self._count(result)
 
@@ -116,7 +123,12 @@ class Stage:
 
     def earlier(self, key: str) -> Any:
         """The value that was remembered last under ``key`` in this thread, in whatever turn; None if there is none."""
-        return earlier_value([*self.log.records, *self._unsaved], key)
+        return self.log.earlier(key)
+
+    @property
+    def past(self) -> list[MemberResult]:
+        """The results of earlier turns of the thread, oldest first; of a step that was tried again, the newest."""
+        return past_results(self.run.state.messages)
 
     # what a program does
 
@@ -129,8 +141,10 @@ class Stage:
         values: dict[str, Any] | None = None,
         metadata: dict[str, Any] | None = None,
         timeout: float | None = None,
+        history: Iterable[Message] = (),
         full: bool = False,
         calls: Collection[str] = (),
+        runnable: Runnable | None = None,
     ) -> MemberResult:
         """Run a member, and say what came of it; what it did wrong is never raised.
 
@@ -141,17 +155,24 @@ class Stage:
             values: structured input, for members that take it.
             metadata: JSON values for its tools, besides the run's own.
             timeout: seconds until it is stopped with ``time_budget``.
-            full: the result holds the member's whole conversation, and is stored with it.
+            history: the conversation that an agent goes on from, as if it had been its own; its system prompt stands before.
+            full: the result holds the member's whole conversation, or what it added to ``history``, and is stored with it.
             calls: names of tools; the result holds what an agent called them with.
+            runnable: the member itself, where the pattern's definition does not name it.
 
         Raises:
             StepPaused: it asks a person.
             ConfigurationError: there is no such member.
         """
-        found = self.pattern.find(member)
+        found = self.pattern.find(member) if runnable is None else runnable
         if isinstance(found, Tool):
-            return await self.function(found.name, {"prompt": prompt}, key=key or member)
-        fields = {"prompt": prompt, "values": values, "metadata": metadata or {}, "timeout": timeout}
+            safe = found.idempotent
+            arguments = {found.text_argument or "prompt": prompt}
+            return await self.function(member, arguments, key=key or member, idempotent=safe, timeout=timeout)
+        fields: dict[str, Any] = {"prompt": prompt, "values": values, "metadata": metadata or {}, "timeout": timeout}
+        before = tuple(history)
+        if before:
+            fields["state"] = to_json(AgentState(messages=before))
 
         async def perform(step: str) -> MemberResult:
             return await run_member(self, step, member, found, fields, full=full, calls=calls)
@@ -159,9 +180,20 @@ class Stage:
         return await self._step(key or member, member, perform)
 
     async def function(
-        self, name: str, arguments: dict[str, Any], *, key: str, member: str | None = None, idempotent: bool = True
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        *,
+        key: str,
+        member: str | None = None,
+        idempotent: bool = True,
+        timeout: float | None = None,
+        owner: Any = None,
+        field: str | None = None,
     ) -> MemberResult:
         """Call a function of the pattern in a tool executor; it may ask a person, as often as it likes.
+
+        It is a function of ``functions``, or a member that is one.
 
         Args:
             name: of the function in ``pattern.tools_by_name``.
@@ -169,24 +201,47 @@ class Stage:
             key: of the step.
             member: whose step it is, for results and events; default is ``name``.
             idempotent: it may run again when a crash hides what came of it; otherwise the step fails with ``outcome_unknown``.
+            timeout: seconds until it is stopped with ``time_budget``.
+            owner: the definition that has the function; default is the pattern.
+            field: of its structured result, the field that is the step's value; None is the whole.
 
         Raises:
             StepPaused: it asks a person.
+            ConfigurationError: there is no such function.
         """
-        tool = self.pattern.tools_by_name[name]
+        having = (self.pattern if owner is None else owner).tools_by_name
+        tool = having.get(name)
+        if tool is None:
+            known = ", ".join(having) or "none"
+            raise ConfigurationError(f"{self.pattern.title} has no function {name!r}; it has: {known}")
         title = member or name
 
         async def perform(step: str) -> MemberResult:
-            if not idempotent and self.run.is_durable:
-                if step in self.log.begun and not self.log.answers.get(step):
-                    unknown = OutcomeUnknown(
-                        f"{title}: the process stopped while it ran. Verify what happened before you repeat it"
-                    )
-                    return MemberResult(step=step, member=title, status="failed", stop_reason="error", error=unknown.to_wire())
-                await self.store(record("begun", step))
-            return await self._call_function(step, title, tool, arguments)
+            guarded = not idempotent and self.run.is_durable
+            if guarded and step in self.log.begun:
+                unknown = OutcomeUnknown(f"{title}: the process stopped while it ran. Verify what it did before you repeat it")
+                return MemberResult(step=step, member=title, status="failed", stop_reason="error", error=unknown.to_wire())
+            call = ToolCall(id=step, name=name, arguments=arguments)
+            try:
+                async with self.room, asyncio.timeout(timeout):
+                    if guarded:
+                        await self.store(record("begun", step))
+                    definition = None if owner is None else self.run.peers.register(owner)
+                    result = await self._call_function(title, tool, call, definition)
+            except TimeoutError:
+                return MemberResult(step=step, member=title, status="failed", stop_reason="time_budget")
+            return result.evolve(value=result.value[field]) if field is not None and result.success else result
 
         return await self._step(key, title, perform)
+
+    async def reuse(self, result: MemberResult, *, key: str) -> MemberResult:
+        """A step for which an equal step's result is taken; it is recorded as ``cached``."""
+
+        async def perform(step: str) -> MemberResult:
+            self.announce(step, result.member)
+            return result.evolve(step=step, cached=True, metrics=Metrics(), duration_ms=0.0)
+
+        return await self._step(key, result.member, perform)
 
     async def ask(
         self,
@@ -221,7 +276,7 @@ class Stage:
         self._live = True
         made = make()
         value = await made if isinstance(made, Awaitable) else made
-        value = json.loads(to_json(value, inf_nan_mode="strings"))
+        value = plain(value, f"{self.pattern.title}: the value of {key!r}")
         self.log.keep_value(key, value)
         await self.store(record("value", key, value=value))
         return value
@@ -231,22 +286,18 @@ class Stage:
 
         Args:
             awaitables: calls of this stage, or coroutines made of them.
-            limit: how many run at once; None is as many as the pattern allows.
+            limit: how many run at once, 1 or more; None is as many as the pattern allows.
 
         Raises:
             StepPaused: one of them asks a person.
             Exception: what the first of them raised.
+            ConfigurationError: a limit below 1.
         """
         jobs = list(awaitables)
-        room = asyncio.Semaphore(limit) if limit is not None else None
-
-        async def within(job: Awaitable[T]) -> T:
-            if room is None:
-                return await job
-            async with room:
-                return await job
-
-        tasks = [asyncio.ensure_future(within(job)) for job in jobs]
+        if limit is not None and limit < 1:
+            raise ConfigurationError(f"limit must be 1 or more, not {limit}")
+        room = asyncio.Semaphore(min(limit or len(jobs), len(jobs)))
+        tasks = [asyncio.ensure_future(_within(room, job)) for job in jobs]
         with self.sharing(min(len(jobs), limit or len(jobs))):
             try:
                 if tasks:
@@ -254,11 +305,12 @@ class Stage:
             finally:
                 for task in tasks:
                     task.cancel()
+                ended = await asyncio.gather(*tasks, return_exceptions=True)
                 for job in jobs:
-                    if inspect.iscoroutine(job) and inspect.getcoroutinestate(job) == inspect.CORO_CREATED:
-                        job.close()  # it had not got its turn
-        raised = [error for task in tasks if (error := task.exception()) is not None]
-        for error in sorted(raised, key=lambda error: isinstance(error, Exception)):  # a pause comes first
+                    if inspect.iscoroutine(job):
+                        job.close()  # one that was stopped before its turn came
+        raised = [error for error in ended if isinstance(error, BaseException)]
+        for error in sorted(raised, key=_rank):
             raise error
         return [task.result() for task in tasks]
 
@@ -272,6 +324,11 @@ class Stage:
             yield
         finally:
             purse.width -= more
+
+    def pass_over(self, keys: Iterable[str]) -> None:
+        """Recorded steps that the program does not ask for, because a value that it remembered says what became of them."""
+        self.log.pass_over(keys)
+        self._live = self._live or self.log.replayed
 
     def emit(self, event_class: type[Event], **fields: Any) -> None:
         """Tell whoever watches; nothing is told again while the program is only given what is recorded."""
@@ -294,7 +351,7 @@ class Stage:
         self._take_key(key)
         if self.log.knows(key):
             return await self.log.recall(key)
-        waiting = [waits for waits in self.run.state.interrupts if waits.call.id == key]
+        waiting = self._asked.get(key)
         if waiting:
             self._pause(waiting)
         self._live = True
@@ -311,45 +368,62 @@ class Stage:
         try:
             result = await perform(key)
         except StepPaused:
-            self._tell(key, member, "interrupted", stop_reason="interrupted")
+            self.run.emit(StepCompleteEvent, step=key, step_member=member, status="interrupted", stop_reason="interrupted")
             raise
         except asyncio.CancelledError:
             if key in self._unwanted:
                 given_up = MemberResult(step=key, member=member, status="cancelled", stop_reason="cancelled")
-                self._unsaved.append(result_record(given_up))
+                self._ended.append((given_up, {"unwanted": True}))
             raise
         except UmbelError as error:
             result = MemberResult(step=key, member=member, status="failed", stop_reason="error", error=error.to_wire())
         if not result.duration_ms:
             result = result.evolve(duration_ms=(time.monotonic() - began) * 1e3)
-        if result.status == "cancelled" and self.run.stopping is not None:
-            return result  # it was stopped with the pattern: who continues that continues it
         self._count(result)
-        self.run.state = self.run.state.next_iteration()
-        await self.store(result_record(result))
-        error_text = result.problem or None
-        self._tell(
-            key,
-            member,
-            result.status,
-            stop_reason=result.stop_reason,
-            result=result.text,
-            error=error_text,
-            duration_ms=result.duration_ms,
-        )
+        if result.status == "cancelled" and self.run.stopping is not None and key not in self._unwanted:
+            self.counted(key, result.metrics)
+            return result  # it was stopped with the pattern: who continues that continues it
+        await self._record(result)
         return result
 
-    def _tell(self, key: str, member: str, status: str, **fields: Any) -> None:
-        self.run.emit(StepCompleteEvent, step=key, step_member=member, status=status, **fields)
+    async def _record(self, result: MemberResult) -> None:
+        """A step has ended: that is recorded, and then told."""
+        marks: dict[str, bool] = {}
+        if result.step in self._unwanted:  # whatever came of it, the program does not know
+            result, marks = result.evolve(status="cancelled", stop_reason="cancelled"), {"unwanted": True}
+        self.run.state = self.run.state.next_iteration()
+        self._ended.append((result, marks))
+        await self.store()
+
+    def counted(self, key: str, metrics: Metrics) -> None:
+        """What a member that will go on has used so far is counted; it is recorded with whatever is saved next."""
+        self._unsaved.append(spent_record(key, metrics))
+
+    def _tell(self, result: MemberResult) -> None:
+        self.run.emit(
+            StepCompleteEvent,
+            step=result.step,
+            step_member=result.member,
+            status=result.status,
+            stop_reason=result.stop_reason,
+            result=result.text,
+            error=result.problem or None,
+            duration_ms=result.duration_ms,
+        )
+
+    def tell_again(self, after_seq: int) -> None:
+        """The ends of steps that are stored and that nobody may have heard of: the supervisor died before they had left it."""
+        for segment, seq, result in self.log.ends:
+            if segment == self.run.request.run_id and seq > after_seq:
+                self._tell(result)
 
     def announce(self, key: str, member: str, child_run_id: str | None = None) -> None:
         """A step starts."""
         self.run.emit(StepStartEvent, step=key, step_member=member, child_run_id=child_run_id)
 
-    async def _call_function(self, key: str, member: str, tool: Tool, arguments: dict[str, Any]) -> MemberResult:
+    async def _call_function(self, member: str, tool: Tool, call: ToolCall, definition: str | None = None) -> MemberResult:
         """Have an executor call a function, with the answers that it has got so far."""
-        answers = self.log.answers.get(key, ())
-        call = ToolCall(id=key, name=tool.name, arguments=arguments)
+        key, answers = call.id, self.log.answers.get(call.id, ())
         waits: tuple[PendingInterrupt, ...] = ()
         if answers:
             request = InterruptRequest(question="")
@@ -357,10 +431,10 @@ class Stage:
             waits = (PendingInterrupt(interrupt_id=key, call=call, request=request, answers=given),)
         slot = Slot(call, tool, waits)
         slot.announced = True
-        async with self.room:
-            self.announce(key, member)
-            result = await call_tool(self.run, slot)
+        self.announce(key, member)
+        result = await call_tool(self.run, slot, definition)
         if slot.asks:
+            self._unsaved.append(record("asked", key))
             self._pause(slot.asks)
         if result.error is not None:
             error = {"code": result.code or "tool", "message": result.error, "details": {}}
@@ -394,21 +468,36 @@ class Stage:
     # records
 
     async def store(self, *records: Message) -> None:
-        """Record, and return when it is stored; what happens at the same moment is stored together."""
+        """Record, and return when it is stored; what happens at the same moment is stored together.
+
+        The end of a step is told once it is stored. Its record holds the number of the event that tells it, so that
+        whoever recovers the run knows whether it was heard.
+        """
         self._unsaved += records
         self._changes += 1
         mine = self._changes
         if not self.run.is_durable:
+            self._record_ends()
             return
         async with self._saving:
             if self._stored < mine:
                 upto = self._changes
+                self.run.hold()
                 self.flush()
                 await save(self.run)
+                self.run.let_go()
                 self._stored = upto
+
+    def _record_ends(self) -> None:
+        for result, marks in self._ended:
+            self._tell(result)
+            told = (self.run.request.run_id, self.run.seq) if self.run.watched else None
+            self._unsaved.append(result_record(result, told, **marks))
+        self._ended = []
 
     def flush(self) -> None:
         """What is recorded becomes part of the state."""
+        self._record_ends()
         if self._unsaved:
             self.run.state = self.run.state.with_messages(self._unsaved)
             self._unsaved = []
@@ -416,10 +505,17 @@ class Stage:
     # the end
 
     async def settle(self) -> None:
-        """Until every step that runs has ended, or asks; then nothing of the program is left."""
+        """Until every step that runs has ended, or asks.
+
+        Raises:
+            Exception: what ended one of them, if that is neither a result nor a pause.
+        """
         while running := [task for task in self._tasks.values() if not task.done()]:
             await asyncio.wait(running)
         self.log.close()
+        for task in self._tasks.values():
+            if not task.cancelled() and isinstance(task.exception(), Exception):
+                task.result()
 
     async def give_up(self, key: str) -> None:
         """Stop a step that nobody waits for any more; what it had used is counted."""
@@ -452,5 +548,15 @@ class Stage:
 
     def end(self, ending: Ending) -> None:
         """The program has come to its end."""
-        self._unsaved.append(end_record(ending))
+        self._unsaved.append(end_record(ending, self.run.request.run_id))
         self.flush()
+
+
+def _rank(error: BaseException) -> int:
+    """A pause is raised rather than a cancel, and both rather than an error."""
+    return 0 if isinstance(error, StepPaused) else 1 if not isinstance(error, Exception) else 2
+
+
+async def _within(room: asyncio.Semaphore, job: Awaitable[T]) -> T:
+    async with room:
+        return await job

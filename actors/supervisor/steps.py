@@ -19,9 +19,11 @@ from typing import Any, Literal
 from ...protocol.markers import AUTOMATED, STEP, VALUES, is_request
 from ...protocol.messages import Message
 from ...protocol.patterns import Ending, MemberResult
+from ...protocol.results import Metrics
 
-Kind = Literal["result", "value", "answer", "begun", "end"]
+Kind = Literal["result", "value", "answer", "begun", "asked", "spent", "end"]
 PATIENCE = 200  # turns of the event loop without progress; then recorded steps are given to whoever asks
+PACE = 8  # turns between two recorded results: what follows from the first happens before the second, as it did
 REPEATABLE = frozenset({"error", "cancelled"})  # a member whose turn ended so can go on with it
 logger = logging.getLogger("umbel.supervisor")
 
@@ -33,15 +35,25 @@ def record(kind: Kind, key: str, text: str = "", name: str | None = None, **fact
     )
 
 
-def result_record(result: MemberResult) -> Message:
-    """The message that holds a step's result."""
+def result_record(result: MemberResult, told: tuple[str, int] | None = None, **marks: bool) -> Message:
+    """The message that holds a step's result, and which event tells it (segment, number).
+
+    ``unwanted=True``: the program gave the step up.
+    """
     facts = result.model_dump(mode="json", exclude={"step", "member", "text"}, exclude_defaults=True)
-    return record("result", result.step, result.text, result.member, **facts)
+    facts |= {"told": told} if told is not None else {}
+    return record("result", result.step, result.text, result.member, **facts, **marks)
+
+
+def spent_record(key: str, metrics: Metrics) -> Message:
+    """The message that says what of a member, which will go on, the pattern has counted."""
+    return record("spent", key, metrics=metrics.model_dump(mode="json", exclude_defaults=True))
 
 
 def result_of(message: Message) -> MemberResult:
     """The result that a message holds."""
-    facts = {name: value for name, value in message.metadata[STEP].items() if name not in {"kind", "key"}}
+    own = {"kind", "key", "told", "unwanted"}
+    facts = {name: value for name, value in message.metadata[STEP].items() if name not in own}
     return MemberResult(step=message.metadata[STEP]["key"], member=message.name or "", text=message.content or "", **facts)
 
 
@@ -56,14 +68,20 @@ def this_turn(messages: tuple[Message, ...]) -> tuple[Message | None, list[Messa
 def report(run: Any) -> dict[str, Any]:
     """What a pattern's run came to, from its records: the members' results, and how it ended. Source: PAT-1, OURS-25."""
     _, records = this_turn(run.state.messages)
-    newest = {message.metadata[STEP]["key"]: message for message in records if message.metadata[STEP]["kind"] == "result"}
+    newest: dict[str, Message] = {}
+    end: dict[str, Any] = {}
+    for message in records:
+        facts = message.metadata[STEP]
+        if facts["kind"] == "result":
+            newest.pop(facts["key"], None)  # of a step that was tried again
+            newest[facts["key"]] = message
+        elif facts["kind"] == "end" and facts.get("segment") == run.request.run_id:  # not that of an earlier try
+            end = {name: value for name, value in facts.items() if name not in {"kind", "key", "segment"}}
     members = [
         result_of(message).model_dump(mode="json", exclude={"conversation"}, exclude_defaults=True)
         for message in newest.values()
     ]
-    end = next((message for message in reversed(records) if message.metadata[STEP]["kind"] == "end"), None)
-    facts = {} if end is None else {name: value for name, value in end.metadata[STEP].items() if name not in {"kind", "key"}}
-    return {**facts, "members": members}
+    return {**end, "members": members}
 
 
 class StepLog:
@@ -78,8 +96,12 @@ class StepLog:
         turn: its number in the thread, from 1.
         records: everything that was recorded in the thread, earlier turns included.
         answers: by step: what was asked, and the answers; oldest first.
-        begun: steps without a result that must not run twice, and have begun.
-        totals: results of the turn so far.
+        taken: by step: how many of its answers belong to a try that failed.
+        begun: steps that must not run twice, have begun, and have neither a result nor a question.
+        spent: by step that goes on: what of its member is counted already.
+        totals: results of the turn so far; of a member that goes on, the newest.
+        given_up: by step: tries that failed for good, so that the next one begins from nothing.
+        ends: those that somebody watched, with the segment and number of the event that told it.
     """
 
     def __init__(self, messages: tuple[Message, ...], *, again: bool = False) -> None:
@@ -89,17 +111,24 @@ class StepLog:
         self.turn = sum(map(is_request, messages))
         self.records = [message for message in messages if STEP in message.metadata]
         self.answers: dict[str, list[dict[str, Any]]] = {}
+        self.taken: dict[str, int] = {}
         self.begun: set[str] = set()
+        self.spent: dict[str, Metrics] = {}
         self.totals: list[MemberResult] = []
+        self.ends: list[tuple[str, int, MemberResult]] = []
         self.given_up: dict[str, int] = {}
         self._values: dict[str, Any] = {}
+        self._earlier: dict[str, Any] = {}
         self._known: dict[str, MemberResult] = {}
+        self._unwanted: set[str] = set()
+        for message in self.records[: len(self.records) - len(records)]:
+            if message.metadata[STEP]["kind"] == "value":
+                self._earlier[message.metadata[STEP]["key"]] = message.metadata[STEP]["value"]
         for message in records:
             self._read(message, again)
         self._order = deque(self._known)
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._watch: asyncio.Task[None] | None = None
-        self.moved = 0
 
     def _read(self, message: Message, again: bool) -> None:
         facts = message.metadata[STEP]
@@ -110,15 +139,33 @@ class StepLog:
             self.answers.setdefault(key, []).append(facts)
         elif kind == "begun":
             self.begun.add(key)
+        elif kind == "asked":
+            self.begun.discard(key)
+        elif kind == "spent":
+            self.spent[key] = Metrics.model_validate(facts["metrics"])
         elif kind == "result":
             result = result_of(message)
-            self.begun.discard(key)
-            self.totals.append(result)
-            self._known.pop(key, None)
-            if not again or result.success or result.status == "skipped":
-                self._known[key] = result
-            elif result.stop_reason not in REPEATABLE:
-                self.given_up[key] = self.given_up.get(key, 0) + 1
+            if "told" in facts:
+                self.ends.append((*facts["told"], result))
+            self._read_result(result, again, unwanted=bool(facts.get("unwanted")))
+
+    def _read_result(self, result: MemberResult, again: bool, *, unwanted: bool) -> None:
+        key = result.step
+        self.begun.discard(key)
+        self.spent.pop(key, None)
+        self._known.pop(key, None)
+        self.totals.append(result)
+        if unwanted:
+            self._unwanted.add(key)
+        if not again or result.success or unwanted or result.status == "skipped":
+            self._known[key] = result
+            return
+        self.taken[key] = len(self.answers.get(key, ()))
+        if result.stop_reason not in REPEATABLE:
+            self.given_up[key] = self.given_up.get(key, 0) + 1
+        elif result.run_id:  # its member goes on, and so do its counters
+            self.spent[key] = result.metrics
+            self.totals.pop()
 
     @property
     def replayed(self) -> bool:
@@ -133,46 +180,75 @@ class StepLog:
         """A value was chosen."""
         self._values[key] = value
 
+    def earlier(self, key: str) -> Any:
+        """The newest value of that key that this turn, or else one before it, has recorded; or None."""
+        return self._values.get(key, self._earlier.get(key))
+
     def knows(self, key: str) -> bool:
         """Whether a step's result is recorded."""
         return key in self._known
 
+    def pass_over(self, keys: Iterable[str]) -> None:
+        """These results are not asked for, and hold up no others."""
+        known = set(keys)
+        self._order = deque(key for key in self._order if key not in known)
+
     async def recall(self, key: str) -> MemberResult:
-        """The recorded result of a step, after those that were recorded before it."""
+        """The recorded result of a step, after those that were recorded before it.
+
+        Raises:
+            TimeoutError: the program had given the step up, and does not do so again: it was its patience that ended.
+        """
         result = self._known[key]
-        if key in self._order:
+        if key in self._unwanted or key in self._order:
             turn = self._waiting[key] = asyncio.get_running_loop().create_future()
-            self._give()
-            if not turn.done() and self._watch is None:
-                self._watch = asyncio.ensure_future(self._insist())
-            await turn
+            if self._watch is None:
+                self._watch = asyncio.ensure_future(self._give())
+            try:
+                await turn
+            finally:
+                self._waiting.pop(key, None)
+        if key in self._unwanted:
+            raise TimeoutError(f"step {key} was given up")
         return result
 
-    def _give(self) -> None:
-        """Let go of the steps whose turn it is."""
-        while self._order and self._order[0] in self._waiting:
-            self._let(self._order.popleft())
+    async def _give(self) -> None:
+        """Let go of the steps whose turn it is, one by one.
+
+        A recorded step that nobody asks for (the pattern was changed since) does not hold up the others for ever.
+        """
+        quiet = 0
+        while self._waiting:
+            key = self._order[0] if self._order else None
+            if key in self._unwanted:
+                self._order.popleft()  # whoever asks for it is about to give it up
+            elif key in self._waiting:
+                self._let(key)
+                quiet = 0
+                for _ in range(PACE):
+                    await asyncio.sleep(0)
+            else:
+                quiet += 1
+                if quiet > PATIENCE:
+                    self._let(self._next())
+                await asyncio.sleep(0)
+        self._watch = None
+
+    def _next(self) -> str:
+        """Whose turn it is when the first in the order does not come."""
+        first = next((key for key in self._order if key in self._waiting), None)
+        if first is None:
+            return next(iter(self._waiting))
+        logger.warning("step %r is recorded, but is not asked for; the pattern may have changed since", self._order[0])
+        return first
 
     def _let(self, key: str) -> None:
+        """Let go of a step; those that were recorded before it are given to whoever still asks."""
+        while key in self._order and self._order.popleft() != key:
+            pass
         turn = self._waiting.pop(key)
-        self.moved += 1
         if not turn.done():
             turn.set_result(None)
-
-    async def _insist(self) -> None:
-        """A recorded step that nobody asks for (the pattern was changed since) must not hold up the others for ever."""
-        quiet, seen = 0, -1
-        while self._waiting:
-            quiet = quiet + 1 if self.moved == seen else 0
-            seen = self.moved
-            if quiet > PATIENCE:
-                skipped = self._order[0] if self._order else ""
-                logger.warning("step %r is recorded, but is not asked for; the pattern may have changed since", skipped)
-                first = next(key for key in self._order if key in self._waiting)
-                self._order.remove(first)
-                self._let(first)
-            await asyncio.sleep(0)
-        self._watch = None
 
     def close(self) -> None:
         """Nobody waits any more."""
@@ -180,17 +256,20 @@ class StepLog:
             self._watch.cancel()
 
 
-def end_record(ending: Ending) -> Message:
-    """The message that holds how the pattern ended."""
+def end_record(ending: Ending, segment: str) -> Message:
+    """The message that holds how a segment of the pattern ended."""
     facts = ending.model_dump(mode="json", exclude={"final_output"}, exclude_defaults=True)
-    return record("end", "", ending.final_output, **facts)
+    return record("end", "", ending.final_output, segment=segment, **facts)
 
 
-def earlier_value(records: Iterable[Message], key: str) -> Any:
-    """The newest value of that key that any turn has recorded, or None."""
-    found = None
-    for message in records:
-        facts = message.metadata[STEP]
-        if facts["kind"] == "value" and facts["key"] == key:
-            found = facts["value"]
-    return found
+def past_results(messages: Iterable[Message]) -> list[MemberResult]:
+    """The results of all turns but the newest, oldest first; of a step that was tried again, the newest."""
+    turns: list[dict[str, MemberResult]] = [{}]
+    for message in messages:
+        if is_request(message):
+            turns.append({})
+        elif STEP in message.metadata and message.metadata[STEP]["kind"] == "result":
+            result = result_of(message)
+            turns[-1].pop(result.step, None)
+            turns[-1][result.step] = result
+    return [result for turn in turns[:-1] for result in turn.values()]

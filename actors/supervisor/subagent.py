@@ -10,11 +10,12 @@ from typing import Any
 from ...protocol.commands import RunFinished, StartRun
 from ...protocol.events import Event, SubagentEvent
 from ...protocol.messages import InterruptRequest, ToolResult
-from ...protocol.results import RunOutcome
+from ...protocol.results import Metrics, RunOutcome
+from ...protocol.state import AgentState
 from .hooks import child_metadata
 from .pause import asking
 from .purse import Lease, purse_of
-from .run import Run, refuse
+from .run import Run, cost, refuse
 from .slot import Slot, announce
 
 MAX_DEPTH = 10  # agents calling agents
@@ -110,7 +111,7 @@ async def child_outcome(
 def concluded(run: Run, slot: Slot, outcome: RunOutcome) -> ToolResult:
     """The call's result: the child's answer, or why there is none."""
     call = slot.call
-    run.add_child(outcome.metrics)
+    run.add_child(since(spent_by(slot), outcome.metrics))
     if outcome.error is not None:
         return refuse(call, f"{call.name} failed: {outcome.error['message']}", str(outcome.error["code"]))
     if outcome.stop_reason == "interrupted":
@@ -120,6 +121,30 @@ def concluded(run: Run, slot: Slot, outcome: RunOutcome) -> ToolResult:
         return refuse(call, f"{call.name} stopped: {outcome.stop_reason}. {outcome.message}".rstrip(), outcome.stop_reason)
     took = outcome.metrics.duration_ms
     return ToolResult.trusted(tool_call_id=call.id, name=call.name, content=outcome.message, duration_ms=took)
+
+
+def since(counted: Metrics | None, metrics: Metrics) -> Metrics:
+    """What a child has used that is not counted yet: its counters go on from one segment to the next."""
+    if counted is None:
+        return metrics
+    names = ("prompt_tokens", "completion_tokens", "model_calls")
+    more = {name: max(getattr(metrics, name) - getattr(counted, name), 0) for name in names}
+    cost = None if metrics.cost_usd is None else max(metrics.cost_usd - (counted.cost_usd or 0.0), 0.0)
+    return metrics.evolve(**more, cost_usd=cost)
+
+
+def spent_by(slot: Slot) -> Metrics | None:
+    """What the parent has counted of a child that paused and goes on; None for a new one."""
+    child = next((waits.child for waits in slot.waits if waits.child is not None), None)
+    if child is None:
+        return None
+    state = AgentState.model_validate(child["state"])
+    return Metrics(
+        prompt_tokens=state.prompt_tokens_used,
+        completion_tokens=state.completion_tokens_used,
+        model_calls=state.turn.model_calls,
+        cost_usd=cost(state),
+    )
 
 
 def state_of(outcome: RunOutcome) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...protocol.errors import RunFailed, StaleWriter, UmbelError
 from ...protocol.events import CustomEvent, TerminateEvent
+from ...protocol.markers import HANDOFF
 from ...protocol.messages import Message, ModelResponse, Usage
 from ...protocol.results import SUCCESSFUL, RunOutcome, normalise_stop_reason
 from .hooks.dispatch import after_invocation_all, call
@@ -39,9 +40,9 @@ async def terminate(run: Run, reason: str, error: Exception | None = None) -> Ru
     if error is None:
         try:
             message = await final_text(run, reason)
-            if run.config.output_schema is not None:
+            if run.config.output_schema is not None and not hands_over(run):
                 parsed = await structured(run, reason, message)
-            if run.agent.gsar is not None and message and normalise_stop_reason(reason) in SUCCESSFUL:
+            if run.agent.gsar is not None and message and normalise_stop_reason(reason) in SUCCESSFUL and not hands_over(run):
                 await weigh(run, message)
         except Exception as caught:  # noqa: BLE001 - a summary, a repair and a judge are model calls like any other
             reason, error = "error", caught
@@ -67,6 +68,15 @@ async def terminate(run: Run, reason: str, error: Exception | None = None) -> Ru
         await after_invocation(run, reason, error)
     tell_end(run, reason, message, error)
     return finish(run, reason, message, error, parsed)
+
+
+def hands_over(run: Run) -> bool:
+    """Whether the run ends with a handoff to another agent: then its text is no answer that could be parsed or judged."""
+    tools = run.agent.tools_by_name
+    return any(
+        done.success and done.tool_name in tools and HANDOFF in tools[done.tool_name].labels
+        for done in run.state.tool_executions
+    )
 
 
 def ending(run: Run, reason: str, message: str, error: Exception | None, parsed: Parsed | None) -> dict[str, Any]:

@@ -51,10 +51,16 @@ def begin_segment(run: Run, stored: AgentState | None) -> None:
 
 async def stored_state(run: Run) -> AgentState | None:
     """The thread's newest state, or the one that came with the request."""
-    if run.request.state is not None:
-        return AgentState.model_validate_json(run.request.state)
-    await open_thread(run)
-    return run.checkpoint.state if run.checkpoint is not None else None
+    if durable(run):
+        await open_thread(run)
+    return newest_state(run)
+
+
+def newest_state(run: Run) -> AgentState | None:
+    """What the thread, once it is open, or else the request holds."""
+    if run.checkpoint is not None:
+        return run.checkpoint.state  # type: ignore[no-any-return]  # what is stored has no type of its own here
+    return None if run.request.state is None else AgentState.model_validate_json(run.request.state)
 
 
 async def open_thread(run: Run) -> CheckpointLoaded:
@@ -85,8 +91,10 @@ def new_turn(run: Run, stored: AgentState | None) -> None:
         provider_state, reusable = stored.provider_state, stored.thread_executions
     if not earlier:
         earlier = (system,) if system is not None else ()
-    elif earlier[0].role == "system" and system is not None:
+    elif system is not None and earlier[0].role == "system":
         earlier = (system, *earlier[1:])
+    elif system is not None and run.checkpoint is None:  # a history that came with the request
+        earlier = (system, *earlier)
     values = NOTHING if run.request.values is None else {VALUES: run.request.values}
     prompt = Message.trusted(role="user", content=run.request.prompt, metadata=values)
     run.state = run.agent.blank_state.evolve(
@@ -119,6 +127,7 @@ def check_goes_on(run: Run, stored: AgentState) -> None:
 def take_up(run: Run, stored: AgentState) -> None:
     """Go on with a turn that is paused or was cut off; its counters and its run id go on, too."""
     run.id = stored.run_id or run.id
+    run.model_calls = run.model_calls or stored.turn.model_calls
     metadata = {**stored.metadata, **run.request.metadata}
     run.state = stored.evolve(run_id=run.id, metadata=metadata, turn=stored.turn.evolve(stop_reason=None))
     run.set_deadline()

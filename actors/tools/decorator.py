@@ -87,6 +87,15 @@ class Tool:
         if not self.parameters:
             self.__dict__["parameters"] = self.signature.json_schema()
 
+    @property
+    def text_argument(self) -> str | None:
+        """The one argument that it needs, where a text is enough to call it: ``prompt`` if it has that; else None."""
+        names = list(self.parameters.get("properties", ()))
+        needed = list(self.parameters.get("required", ()))
+        if "prompt" in names:
+            return "prompt" if set(needed) <= {"prompt"} else None
+        return needed[0] if len(needed) == 1 else names[0] if len(names) == 1 else None
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.function is None:
             raise DefinitionError(f"tool {self.name!r} is an agent; run the agent itself")

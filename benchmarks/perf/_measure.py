@@ -184,19 +184,19 @@ class Bench:
             **({"ideal_s": 2 * delay} if delay else {}),
         }
 
-    async def fan_out(self, repetitions: int = 10, warm: int = 2, cap: float = 8.0) -> Figures:
-        """W5: one agent asks 100 agents."""
+    async def fan_out(self, make: Callable[[int], Any], repetitions: int = 10, warm: int = 2, cap: float = 8.0) -> Figures:
+        """W5: a pattern, or an agent that asks, with 100 agents side by side."""
         start = now()
-        parent = self._make.fan_out(FAN)
+        parent = make(FAN)
         build = now() - start
         times: list[float] = []
         cpu = 0.0
         for repetition in range(warm + repetitions):
             before = await self.executions()
             used, start = self._meter.cpu(), now()
-            result = await parent.arun("What does everybody say?")
+            result = await parent.arun(self._make.PROMPT)
             took, used = now() - start, self._meter.cpu() - used
-            answers = result.message.split("\n")
+            answers = getattr(result, "outputs", None) or result.message.split("\n")
             if answers != [self._make.ANSWER] * FAN:
                 raise WrongAnswer(f"{len(answers)} answers, among them {sorted(set(answers))[:3]}")
             await self.check_tools(before, FAN)
@@ -263,7 +263,8 @@ WORKLOADS: dict[str, Callable[[Bench], Awaitable[Figures]]] = {
     "w3_10000": lambda bench: bench.burst(10_000),
     "w4": lambda bench: bench.burst(1_000, 0.2),
     "w4_10000": lambda bench: bench.burst(10_000, HOLD_SECONDS),
-    "w5": lambda bench: bench.fan_out(),
+    "w5": lambda bench: bench.fan_out(bench._make.fan_out),
+    "w5_tools": lambda bench: bench.fan_out(bench._make.asking_all),
     "w6": lambda bench: bench.durable(0),
     "w6_200": lambda bench: bench.durable(200),
     "w6_1000": lambda bench: bench.durable_share(1_000),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from umbel import Agent, Message, ModelResponse, tool
+from umbel import Agent, Message, ModelResponse, Parallel, parallel, tool
 from umbel.testing import text, tool_call, tool_calls
 
 PROMPT = "What is 2 + 2? Use the tool."
@@ -85,8 +85,13 @@ def tool_turn(delay: float = 0.0, **settings: Any) -> Agent:
     return Agent(model=Calculator(delay), tools=[addition], system_prompt=SYSTEM, **settings)
 
 
-def fan_out(width: int) -> Agent:
-    """W5: an agent that asks ``width`` sub-agents at once; each of them is an agent object of its own."""
+def fan_out(width: int, delay: float = 0.0) -> Parallel:
+    """W5: ``width`` agents side by side; each of them is an agent object of its own."""
+    return parallel([tool_turn(delay, name=f"member_{number}") for number in range(width)], merge="list")
+
+
+def asking_all(width: int) -> Agent:
+    """W5 by way of a model: an agent that asks ``width`` sub-agents in one reply."""
     members = [tool_turn(name=f"member_{number}") for number in range(width)]
     return Agent(model=Dispatcher(), tools=[member.as_tool() for member in members], system_prompt="Ask everybody.")
 

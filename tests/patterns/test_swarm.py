@@ -318,7 +318,7 @@ async def test_a_member_with_structured_output_posts_in_its_answer(inline: Runti
     first = text(json.dumps({"summary": "s", "findings": ["f"], "subtasks": ["sub"]}))
     later = text(json.dumps({"summary": "later"}))
     agent = Agent(
-        ScriptedModel([lambda messages: later if "Your task: sub" in messages[-1].content else first]),
+        ScriptedModel([lambda messages: later if "sub" in asked(messages) else first]),
         name="ann",
         output_schema=Report,
     )

@@ -129,6 +129,10 @@ class TestTypes:
             ),
             pytest.param("tool_progress", "tool_name tool_call_id progress total message", marks=pytest.mark.spec("EVT-10")),
             pytest.param("subagent", "tool_call_id tool_name task_id event", marks=pytest.mark.spec("EVT-11")),
+            ("step_start", "step step_member child_run_id"),
+            ("step_complete", "step step_member status stop_reason result error duration_ms"),
+            ("member", "step event"),
+            ("pattern", "kind step data"),
             pytest.param(
                 "reflect", "iteration assessment confidence_delta new_confidence guidance", marks=pytest.mark.spec("EVT-12")
             ),
