@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import signal
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from umbel import Agent, Runtime, ToolContext, Usage, tool
+from umbel import Agent, Message, ModelResponse, Runtime, ToolContext, Topology, Usage, tool
+from umbel.actors.checkpoints import restore
+from umbel.actors.checkpoints.registry import open_store
 from umbel.errors import CapReached, ConfigurationError, MemberFailed, NothingRan
 from umbel.patterns.board import Board, task_of
 from umbel.patterns.pipeline import parallel, sequential
@@ -100,15 +105,17 @@ def test_what_is_no_task_is_refused(given: Any) -> None:
         task_of(given)
 
 
-@pytest.mark.parametrize("limit", [10, 60, 200])
-def test_the_newest_of_what_is_known_fits(limit: int) -> None:
+@pytest.mark.parametrize(("limit", "fit"), [(40, 1), (60, 2), (200, 7)])
+def test_the_newest_of_what_is_known_fits(limit: int, fit: int) -> None:
     board = board_of({"ann": set()})
-    board.findings += [{"task": "1", "agent": "ann", "text": f"finding {number}"} for number in range(20)]
-    known = board.context(limit)
-    assert len(known) <= limit + len("Findings:\n- (older ones are left out)\n") + 5 * limit // 10
-    assert "left out" in known and "finding 0 " not in known
-    assert "finding 19"[: limit - 2] in known
-    assert "finding 0 " in board.context()
+    board.findings += [{"task": "1", "agent": "ann", "text": f"finding {number}"} for number in range(10, 30)]
+    title, *lines = board.context(limit).splitlines()
+    assert title == "Findings:" and lines[0] == "- (older ones are left out)"
+    assert lines[1:] == [f"- finding {number} (found by ann)" for number in range(30 - fit, 30)]
+    assert board.context(10) == "Findings:\n- finding ", "one that is too long is cut"
+    assert len(board.context().splitlines()) == 21
+    board.facts["door"] = "blue"
+    assert "- door: blue" in board.context(limit), "each kind has its share"
 
 
 # a run
@@ -508,3 +515,66 @@ async def test_tasks_share_the_swarms_budget(inline: Runtime) -> None:
     assert not result.success and result.stop_reason == "token_budget"
     assert 2 <= len(result.details["completed"]) <= 4 and result.metrics.total_tokens <= 1_300
     assert result.metrics.model_calls <= 4, "the others never began"
+
+
+# a cluster
+
+
+@tool(placement="local", idempotent=True)
+async def where() -> str:
+    """Name the process that the supervisor is in."""
+    return f"ran in {os.getpid()}"
+
+
+class Noted(ScriptedModel):
+    """Asks where it is, and says so; every task is noted in a file, and the task ``slow`` does not end the first time."""
+
+    def __init__(self, log: Path) -> None:
+        super().__init__([tool_call("where"), lambda messages: text(str(messages[-1].content))])
+        self.log = log
+
+    async def complete(self, messages: list[Message], tools: Any = None, **settings: Any) -> ModelResponse:
+        if messages[-1].role == "user":
+            seen = self.log.read_text().splitlines() if self.log.exists() else []
+            with self.log.open("a") as file:
+                file.write(f"{asked(messages)}\n")
+            if asked(messages) == "slow" and "slow" not in seen:
+                await asyncio.sleep(600)
+        return await super().complete(messages, tools, **settings)
+
+
+async def ended_in(url: str) -> int:
+    """How many tasks of thread ``t`` have ended, as the store has it."""
+    store = open_store(url)
+    await store.open()
+    try:
+        found = restore(await store.load("t"))
+    finally:
+        await store.close()
+    return sum(message.name in {"ann", "bob", "cid"} for message in found.state.messages) if found is not None else 0
+
+
+@pytest.mark.ray
+@pytest.mark.spec("PAT-19", "OURS-24", "OURS-26")
+async def test_claims_hold_over_several_supervisors_and_their_deaths(ray_cluster: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    team = [Agent(Noted(log), [where], name=name) for name in ("ann", "bob", "cid")]
+    tasks = ["task 1", "slow", *(f"task {number}" for number in range(2, 12))]
+    url = f"sqlite:///{tmp_path}/t.db"
+    swarm = Swarm(team, tasks=tasks, checkpointer=url)
+    with Runtime(topology=Topology(supervisors=2, max_restarts=10)).start() as runtime:
+        async with asyncio.timeout(120):
+            running = asyncio.ensure_future(swarm.arun("go", thread_id="t", runtime=runtime))
+            while await ended_in(url) < len(tasks) - 1:
+                await asyncio.sleep(0.05)
+            reports = runtime.backend.reports()  # type: ignore[attr-defined]
+            for shard in (0, 1):
+                os.kill(reports[f"supervisor/default/{shard}"]["pid"], signal.SIGKILL)
+            result = await running
+    assert result.success and len(result.details["completed"]) == len(tasks)
+    assert {task["agent"] for task in result.details["tasks"]} == {"ann", "bob", "cid"}
+    assert len({output for output in result.outputs if output.startswith("ran in ")}) >= 2, "members run on all shards"
+    noted = Counter(log.read_text().splitlines())
+    done = {task["description"] for task in result.details["tasks"]}
+    assert noted.keys() == done and all(count == 1 for task, count in noted.items() if task != "slow")
+    assert noted["slow"] == 2, "it had not ended, and goes on"
