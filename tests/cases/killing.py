@@ -17,8 +17,8 @@ async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
             await asyncio.sleep(0.02)
 
 
-def kill(runtime: Runtime, actor: str) -> int:
+def kill(runtime: Runtime, actor: str, shard: int = 0) -> int:
     """SIGKILL the process of an actor."""
-    pid: int = runtime.backend.reports()[f"{actor}/default/0"]["pid"]  # type: ignore[attr-defined]
+    pid: int = runtime.backend.reports()[f"{actor}/default/{shard}"]["pid"]  # type: ignore[attr-defined]
     os.kill(pid, signal.SIGKILL)
     return pid
