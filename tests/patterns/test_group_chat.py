@@ -10,6 +10,7 @@ import pytest
 
 from umbel import Agent, Runtime, ToolContext, tool
 from umbel.errors import CapReached, ConfigurationError, MemberFailed, NothingRan, RunFailed
+from umbel.patterns.auxiliary import name_in
 from umbel.patterns.group_chat import GroupChat
 from umbel.patterns.pipeline import parallel, sequential
 from umbel.testing import ScriptedModel, error, text, tool_call
@@ -69,13 +70,29 @@ def selector(*names: str) -> Any:
 async def test_a_model_chooses(inline: Runtime, plain: bool) -> None:
     team = [counting("ann"), counting("bob")]
     if plain:
-        said = replying(lambda request: ["bob", "ann", " done "][len(lines_of(request))])
+        said = replying(lambda request: ["bob", "I choose Ann.", " done "][len(lines_of(request))])
         chat = GroupChat(team, speaker=member("chair", said))
     else:
         chat = GroupChat(team, model=ScriptedModel([selector("bob", "ann", "DONE")]))
     result = await chat.arun("Talk.")
     assert result.success and result.details == {"speakers": ["bob", "ann"], "ended_by": "speaker"}
     assert result.metrics.model_calls == 2 + 3, "r n k + r, with one speaker a round"
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        (" ann", "ann"),
+        ("ANN!", "ann"),
+        ("Ann or bob", None),
+        ("annabel", None),
+        ("the ann-2", "ann-2"),
+        ("Next: ann-2, not ann", "ann-2"),
+        ("", None),
+    ],
+)
+def test_whom_a_model_means(said: str, meant: str | None) -> None:
+    assert name_in(said, ["ann", "bob", "ann-2"]) == meant
 
 
 @pytest.mark.spec("OURS-25")

@@ -280,9 +280,11 @@ async def test_a_run_has_tasks_of_its_own_and_those_that_were_added(inline: Runt
     assert [task["priority"] for task in result.details["tasks"]] == [3, 10, 50]
     assert result.details["tasks"][0]["agent"] == "bob"
     with pytest.raises(ConfigurationError, match="goal"):
-        await swarm.arun({"tsks": []})
+        await swarm.arun({"goals": []})
     with pytest.raises(ConfigurationError, match="task"):
         await swarm.arun({"goal": "g", "tasks": [{"urgent": 1}]})
+    with pytest.raises(ConfigurationError, match="list"):
+        await swarm.arun({"goal": "g", "tasks": "abc"})
     nothing = await Swarm([worker("ann")]).arun({"goal": "", "tasks": []})
     assert not nothing.success and isinstance(nothing.error, NothingRan)
 
