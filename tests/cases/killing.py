@@ -17,8 +17,17 @@ async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
             await asyncio.sleep(0.02)
 
 
-def kill(runtime: Runtime, actor: str, shard: int = 0) -> int:
+def kill(runtime: Runtime, actor: str) -> int:
     """SIGKILL the process of an actor."""
-    pid: int = runtime.backend.reports()[f"{actor}/default/{shard}"]["pid"]  # type: ignore[attr-defined]
+    pid: int = runtime.backend.reports()[f"{actor}/default/0"]["pid"]  # type: ignore[attr-defined]
     os.kill(pid, signal.SIGKILL)
     return pid
+
+
+def kill_all(runtime: Runtime, actor: str) -> int:
+    """SIGKILL the processes of all actors of a kind; how many there were."""
+    reports = runtime.backend.reports()  # type: ignore[attr-defined]
+    pids = [report["pid"] for name, report in reports.items() if name.startswith(f"{actor}/")]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    return len(pids)

@@ -23,7 +23,7 @@ from umbel.patterns.swarm import Swarm, SwarmAgent
 from umbel.protocol.errors import Unclaimed
 from umbel.testing import ScriptedModel, error, text, tool_call, tool_calls
 
-from ..cases.killing import kill
+from ..cases.killing import kill_all
 from .team import FLOOR, FloorModel, asked, kinds_of, member, replying
 
 DONE = replying(lambda request: f"done: {asked_of(request)}")
@@ -565,8 +565,7 @@ async def hold_over_deaths(runtime: Runtime, folder: Path, shards: int) -> Any:
         running = asyncio.ensure_future(Swarm(team, tasks=tasks, checkpointer=url).arun("go", thread_id="t", runtime=runtime))
         while await ended_in(url) < len(tasks) - 1:
             await asyncio.sleep(0.05)
-        for shard in range(shards):
-            kill(runtime, "supervisor", shard)
+        assert kill_all(runtime, "supervisor") == shards
         result = await running
     assert result.success and len(result.details["completed"]) == len(tasks)
     assert {task["agent"] for task in result.details["tasks"]} == {"ann", "bob", "cid"}
