@@ -122,7 +122,7 @@ class Stage:
         return not self._live
 
     def earlier(self, key: str) -> Any:
-        """The value that was remembered last under ``key`` in this thread, in whatever turn; None if there is none."""
+        """What was remembered last under ``key``, in this turn until now or in an earlier one of the thread; or None."""
         return self.log.earlier(key)
 
     @property

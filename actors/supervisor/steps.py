@@ -118,6 +118,7 @@ class StepLog:
         self.ends: list[tuple[str, int, MemberResult]] = []
         self.given_up: dict[str, int] = {}
         self._values: dict[str, Any] = {}
+        self._met: dict[str, Any] = {}
         self._earlier: dict[str, Any] = {}
         self._known: dict[str, MemberResult] = {}
         self._unwanted: set[str] = set()
@@ -174,15 +175,17 @@ class StepLog:
 
     def value(self, key: str) -> tuple[bool, Any]:
         """Whether a value was chosen, and which."""
+        if key in self._values:
+            self._met[key] = self._values[key]
         return key in self._values, self._values.get(key)
 
     def keep_value(self, key: str, value: Any) -> None:
         """A value was chosen."""
-        self._values[key] = value
+        self._values[key] = self._met[key] = value
 
     def earlier(self, key: str) -> Any:
-        """The newest value of that key that this turn, or else one before it, has recorded; or None."""
-        return self._values.get(key, self._earlier.get(key))
+        """The value of that key that the program has met in this turn so far, or else the newest of earlier turns, or None."""
+        return self._met.get(key, self._earlier.get(key))
 
     def knows(self, key: str) -> bool:
         """Whether a step's result is recorded."""
