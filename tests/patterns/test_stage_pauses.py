@@ -155,7 +155,7 @@ async def test_a_pattern_is_a_tool_that_may_pause(here: Runtime, store: str, dur
 @pytest.mark.spec("OURS-3", "OURS-24")
 async def test_an_agent_with_a_pattern_as_tool_is_a_member_of_a_pattern(here: Runtime, store: str) -> None:
     team = Sequential([asks("a")], name="team")
-    script = [tool_call("team", prompt="work"), lambda seen: text(f"boss: {seen[-1].content}")]
+    script: list[Any] = [tool_call("team", prompt="work"), lambda seen: text(f"boss: {seen[-1].content}")]
     boss = Agent(ScriptedModel(script), [team.as_tool()], name="boss")
     pattern = Sequential([boss, says("last")], checkpointer=store)
     paused = await pattern.arun("go", thread_id="t")

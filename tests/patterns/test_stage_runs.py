@@ -47,10 +47,11 @@ def tree(events: list[Event]) -> dict[str, list[Event]]:
     """Every run's own events."""
     runs: dict[str, list[Event]] = defaultdict(list)
     for event in events:
-        runs[event.run_id].append(event)
-        while isinstance(event, MemberEvent):
-            event = event.event
-            runs[event.run_id].append(event)
+        inner = event
+        runs[inner.run_id].append(inner)
+        while isinstance(inner, MemberEvent):
+            inner = inner.event
+            runs[inner.run_id].append(inner)
     return dict(runs)
 
 
