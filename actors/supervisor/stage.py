@@ -82,6 +82,7 @@ class Stage:
         self._asked: dict[str, list[PendingInterrupt]] = {}
         self._saving = asyncio.Lock()
         self._changes = self._stored = 0
+        self._is_open = False
         self._live = not self.log.records or self.log.replayed
         self.room = asyncio.Semaphore(self.pattern.max_concurrency or 1_000_000)
         for waits in run.state.interrupts:
@@ -365,6 +366,8 @@ class Stage:
 
     async def _carry_out(self, key: str, member: str, perform: Perform) -> MemberResult:
         began = time.monotonic()
+        if not self._is_open:
+            await self._open()
         try:
             result = await perform(key)
         except StepPaused:
@@ -466,6 +469,13 @@ class Stage:
         memo.unpriced = memo.unpriced or (bool(metrics.model_calls) and metrics.cost_usd is None)
 
     # records
+
+    async def _open(self) -> None:
+        """Before the first step begins, what the turn is, or what was answered, is stored: so whoever comes can continue it."""
+        async with self._saving:
+            if not self._is_open:
+                await save(self.run)
+            self._is_open = True
 
     async def store(self, *records: Message) -> None:
         """Record, and return when it is stored; what happens at the same moment is stored together.

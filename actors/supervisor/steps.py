@@ -96,7 +96,7 @@ class StepLog:
         turn: its number in the thread, from 1.
         records: everything that was recorded in the thread, earlier turns included.
         answers: by step: what was asked, and the answers; oldest first.
-        taken: by step: how many of its answers belong to a try that failed.
+        taken: by step: how many of its answers belong to tries that failed for good.
         begun: steps that must not run twice, have begun, and have neither a result nor a question.
         spent: by step that goes on: what of its member is counted already.
         totals: results of the turn so far; of a member that goes on, the newest.
@@ -161,8 +161,8 @@ class StepLog:
         if not again or result.success or unwanted or result.status == "skipped":
             self._known[key] = result
             return
-        self.taken[key] = len(self.answers.get(key, ()))
         if result.stop_reason not in REPEATABLE:
+            self.taken[key] = len(self.answers.get(key, ()))
             self.given_up[key] = self.given_up.get(key, 0) + 1
         elif result.run_id:  # its member goes on, and so do its counters
             self.spent[key] = result.metrics
