@@ -65,6 +65,7 @@ class Stage:
         paused: what this segment has to ask.
         begun: requests of member runs in progress, by step.
         stopped: ids of those that were told to stop.
+        leaving: the run is stopped, or its caller is gone: what the program loses now, it has not given up.
     """
 
     def __init__(self, run: Run) -> None:
@@ -74,6 +75,7 @@ class Stage:
         self.paused: list[PendingInterrupt] = []
         self.begun: dict[str, StartRun] = {}
         self.stopped: set[str] = set()
+        self.leaving = False
         self._keys: set[str] = set()
         self._tasks: dict[str, asyncio.Task[MemberResult]] = {}
         self._unwanted: set[str] = set()
@@ -360,7 +362,7 @@ class Stage:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if not task.done() and self.run.stopping is None and not self.paused:
+            if not task.done() and not self.leaving and not self.paused:
                 await self.give_up(key)  # the program does not want it any more
             raise
 
