@@ -325,3 +325,20 @@ async def test_what_is_told_is_stored(tmp_path: Path) -> None:
         async with inline():
             state = await Sequential([says("a")], checkpointer=store).get_state("t")
         assert sum(message.metadata["step"]["kind"] == "result" for message in state.messages[1:]) >= number + 1
+
+
+@pytest.mark.spec("OURS-1", "OURS-24")
+async def test_a_caller_that_goes_away_is_no_program_that_gives_up(here: Runtime, store: str) -> None:
+    gate = Gate(text("worked"))
+    pattern = Sequential([Parallel([Agent(gate, name="slow"), says("b")], name="p"), says("last")], checkpointer=store)
+    run = asyncio.ensure_future(pattern.arun("go", thread_id="t"))
+    await gate.came.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    while gate.waiting:
+        await asyncio.sleep(0)
+    gate.open.set()
+    result = await pattern.continue_turn("t")
+    assert result.success and result.final_output == "last said" and gate.calls == 2
+    assert [step.status for step in result.members] == ["completed"] * 2
