@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from umbel import Runtime
 
+from . import programs
 from .team import FLOOR
 
 
@@ -17,3 +20,16 @@ async def inline() -> AsyncIterator[Runtime]:
     FLOOR.clear()
     async with Runtime(inline=True) as runtime:
         yield runtime
+
+
+@pytest_asyncio.fixture
+async def here() -> AsyncIterator[Runtime]:
+    """The current runtime, inline."""
+    async with programs.inline() as runtime:
+        yield runtime
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """The URL of a store that other processes see, too."""
+    return f"sqlite:///{tmp_path}/threads.db"

@@ -18,6 +18,7 @@ from umbel.patterns.graph import StateGraph
 from umbel.patterns.group_chat import GroupChat
 from umbel.patterns.handoff import Handoff
 from umbel.patterns.map_reduce import MapReduce
+from umbel.patterns.orchestrator import Orchestrator
 from umbel.patterns.pipeline import Loop, Parallel, Sequential
 from umbel.patterns.plan_execute import PlanExecute
 from umbel.patterns.structure import END, START, Edge, Node, Structure, structure_of
@@ -131,6 +132,11 @@ GRAPH.add_edge("join", "plan")
         (Handoff([agent("a"), agent("b"), agent("c")], allow={"b": []}, escalate_to="c"),
          ["START -> a", "a: agent ~> b, c [hands over]; ~> c [fails]; ~> END [answers]",
           "b: agent ~> c [fails]; ~> END [answers]"]),
+        (Orchestrator([agent("a"), agent("b")], model=MODEL, max_rounds=3),
+         ["START -> router", "router: auxiliary ~> a, b [asks]", "a: agent -> summariser; ~> router [again, up to 3 rounds]",
+          "summariser: auxiliary -> END"]),
+        (Orchestrator([agent("a")], correlate=agent("c")),
+         ["START -> a", "a: agent -> correlator", "correlator: auxiliary -> END"]),
         (GRAPH.compile(), ["START -> plan", "plan: agent ~> left [l]; ~> right [r]; ~> END [done]", "right: function -> join",
          "join: function -> plan"]),
         (Sequential([GRAPH.compile()]), ["graph: StateGraph -> END"]),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,6 @@ runs: Counter[str] = Counter()
 @pytest.fixture(autouse=True)
 def _forget_runs() -> None:
     runs.clear()
-
-
-@pytest.fixture
-async def inline() -> AsyncIterator[Runtime]:
-    async with Runtime(inline=True) as runtime:
-        yield runtime
 
 
 @task
