@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 import runpy
 import warnings
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
-from umbel import Runtime
+from umbel import Agent, Pattern, Runtime
+from umbel.patterns.drawing import draw_ascii
+from umbel.testing import ScriptedModel, text
 
 ROOT = Path(__file__).resolve().parent.parent
 GALLERY = ROOT / "examples" / "patterns"
@@ -153,3 +157,24 @@ def test_a_script_says_where_a_real_model_goes(name: str) -> None:
     source = (GALLERY / f"{name}.py").read_text()
     assert "MODEL" in (ast.get_docstring(ast.parse(source)) or "")
     assert any(line.endswith("# MODEL") and "model=" in line for line in source.splitlines())
+
+
+def test_the_code_of_the_document_can_be_run() -> None:
+    document = (ROOT / "docs" / "patterns.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", document, re.DOTALL | re.MULTILINE)
+    model = ScriptedModel([text("x")])
+    names: dict[str, Any] = {
+        name: Agent(model, name=name) for name in ("researcher", "writer", "critic", "reception", "billing")
+    }
+    names["model"] = model
+    for block in blocks[1:]:  # the first one is a sketch
+        exec(compile(block, "docs/patterns.md", "exec", dont_inherit=True), names)
+    patterns = [name for name, value in names.items() if isinstance(value, Pattern)]
+    assert len(patterns) == 13 and len(blocks) == 10
+    for name in patterns:
+        assert draw_ascii(names[name])
+    with Runtime(inline=True):
+        paused = names["article"].run_sync({"urls": ["u"]}, thread_id="t")
+        assert names["article"].resume_sync("yes", thread_id="t").value == "x" and paused.interrupts
+        assert names["meadow"].run_sync({"plants": ["dill"]}).value["facts"] == ["dill: known"]
+        assert names["Relay"]([names["writer"]]).run_sync("go").stop_reason == "max_iterations"

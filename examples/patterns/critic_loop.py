@@ -6,18 +6,10 @@ Offline, the models are scripts. For real ones, name them on the lines marked MO
 from umbel import Agent, loop
 from umbel.testing import ScriptedModel, text
 
-writer = Agent(
-    model=ScriptedModel(
-        [lambda messages: text("An umbel is a flower" + " cluster" * str(messages[-1].content).count("Say more"))]
-    ),  # MODEL
-    name="writer",
-)
-critic = Agent(
-    model=ScriptedModel(
-        [lambda messages: text("APPROVED" if "cluster" in str(messages[-1].content) else "Say more.")]
-    ),  # MODEL
-    name="critic",
-)
+drafting = ScriptedModel([lambda messages: text("An umbel is a flower" + " cluster" * str(messages[-1].content).count("more"))])
+judging = ScriptedModel([lambda messages: text("APPROVED" if "cluster" in str(messages[-1].content) else "Say more.")])
+writer = Agent(model=drafting, name="writer")  # MODEL
+critic = Agent(model=judging, name="critic")  # MODEL
 polish = loop(writer, critic=critic, max_loops=3)
 stubborn = loop(writer, until=lambda draft: False, max_loops=2)
 
