@@ -187,10 +187,14 @@ class Threads:
             newest = await self.load(thread_id)
             journal = newest.journal if newest.checkpoint_id == checkpoint_id else self._begun_since(source.state)
         facts = of_a_fork(loaded.metadata, thread_id, loaded.checkpoint_id)
+        state = source.state
+        if state.turn.stop_reason is None and state.run_id is not None:  # a turn that can go on is a run of its own there
+            state = state.evolve(run_id=os.urandom(16).hex())
+            facts["run_id"] = state.run_id
         async with self.lease(target) as token:
             if await self.exists(target):
                 raise CheckpointConflict(f"thread {target!r} exists; give the fork another name", thread_id=target)
-            await self._save(target, source.state, token, None, facts, journal)
+            await self._save(target, state, token, None, facts, journal)
         return target
 
     async def write(

@@ -58,6 +58,13 @@ def fragile_runtime(ray_cluster: Any) -> Iterator[Runtime]:
         yield runtime
 
 
+@pytest.fixture(scope="session")
+def sharded_runtime(ray_cluster: Any) -> Iterator[Runtime]:
+    """The same with two supervisors, so that members of a pattern have another one than the pattern."""
+    with Runtime(topology=Topology(max_restarts=10_000, supervisors=2)).start() as runtime:
+        yield runtime
+
+
 @pytest_asyncio.fixture(params=["inline", pytest.param("ray", marks=pytest.mark.ray)])
 async def runtime(request: pytest.FixtureRequest) -> AsyncIterator[Runtime]:
     """The current runtime of a test: inline, or the session's Ray runtime."""

@@ -57,24 +57,30 @@ async def conduct(run: Run) -> str:
 
 
 async def played(run: Run, stage: Stage) -> Ending | None:
-    """How the program ends; None when it waits for a person."""
+    """How the program ends; None when it waits for a person.
+
+    It is a task of its own: so what it cancels itself, or a timeout of its own, is never taken for a stop from outside.
+    """
+    program: asyncio.Task[Ending] = asyncio.ensure_future(run.agent.conduct(stage))
     try:
-        ending: Ending = await run.agent.conduct(stage)
-    except BaseException as raised:
-        if isinstance(raised, asyncio.CancelledError) and not is_cancelled():
-            raise RunError(f"{run.agent.title} awaited something that was cancelled from within") from raised
-        if not pauses(raised):
-            raise
-        await stage.settle()
-        return None
-    await stage.close()  # what it began and does not want any more
-    return ending
-
-
-def is_cancelled() -> bool:
-    """Whether somebody cancels this very task."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
+        await asyncio.wait({program})
+    except asyncio.CancelledError:
+        stage.leaving = True
+        program.cancel()
+        await asyncio.wait({program}, timeout=run.config.cancel_grace_seconds)
+        if program.done() and not program.cancelled():
+            program.exception()  # nobody asks for it
+        raise
+    if program.cancelled():
+        raise RunError(f"{run.agent.title} awaited something that was cancelled from within")
+    error = program.exception()
+    if error is None:
+        await stage.close()  # what it began and does not want any more
+        return program.result()
+    if not pauses(error):
+        raise error
+    await stage.settle()
+    return None
 
 
 def pauses(raised: BaseException) -> bool:

@@ -118,19 +118,23 @@ async def request_of(stage: Scene, key: str, member: Any, fields: dict[str, Any]
     return await resumed(run, member, begun, answers[-1]) if answers else begun
 
 
-async def going_on(run: Run, member: Any, request: StartRun) -> StartRun | None:
-    """The request that goes on with a step which an earlier segment of the pattern had begun; None if none had."""
-    message = LoadCheckpoint(store=member.checkpointer, thread_id=request.thread_id or "")
+async def going_on(run: Run, member: Any, begun: StartRun) -> StartRun | None:
+    """The request that goes on with a step which an earlier segment of the pattern had begun; None if none had.
+
+    One that has not ended is asked for again, as after a crash: its supervisor may still be at it. One that has ended, with
+    an answer or a question, gives its end. Only one that was cut off by an error or a cancel is continued.
+    """
+    message = LoadCheckpoint(store=member.checkpointer, thread_id=begun.thread_id or "")
     loaded = await ask_checkpointer(run.peers, message)
     segment, stored = str(loaded.metadata.get("segment", "")), restore(loaded)
-    if stored is None or not (segment == request.run_id or segment.startswith(request.run_id + AGAIN)):
+    if stored is None or not (segment == begun.run_id or segment.startswith(begun.run_id + AGAIN)):
         return None
-    again = f"{request.run_id}{AGAIN}{run.request.run_id[-12:]}"  # the same when this segment of the pattern is recovered
-    request = request.evolve(prompt="", mode="continue", recover=True)
-    cut_off = not stored.state.interrupts and stored.state.turn.stop_reason in {None, "error"}
-    if segment == again or not cut_off:
-        return request.evolve(run_id=segment)  # only its end is wanted
-    return request.evolve(run_id=again, recover=run.request.recover)
+    request = begun.evolve(run_id=segment, prompt="", mode="continue", recover=True)
+    again = f"{begun.run_id}{AGAIN}{run.request.run_id[-12:]}"  # the same when this segment of the pattern is recovered
+    unfinished = not stored.state.interrupts and stored.state.turn.stop_reason in {None, "error"}
+    if "ending" in loaded.metadata and unfinished and segment != again:
+        return request.evolve(run_id=again, recover=run.request.recover)
+    return request
 
 
 async def resumed(run: Run, member: Any, request: StartRun, answer: dict[str, Any]) -> StartRun:

@@ -65,6 +65,7 @@ class Stage:
         paused: what this segment has to ask.
         begun: requests of member runs in progress, by step.
         stopped: ids of those that were told to stop.
+        leaving: the run is stopped, or its caller is gone: what the program loses now, it has not given up.
     """
 
     def __init__(self, run: Run) -> None:
@@ -74,6 +75,7 @@ class Stage:
         self.paused: list[PendingInterrupt] = []
         self.begun: dict[str, StartRun] = {}
         self.stopped: set[str] = set()
+        self.leaving = False
         self._keys: set[str] = set()
         self._tasks: dict[str, asyncio.Task[MemberResult]] = {}
         self._unwanted: set[str] = set()
@@ -82,6 +84,7 @@ class Stage:
         self._asked: dict[str, list[PendingInterrupt]] = {}
         self._saving = asyncio.Lock()
         self._changes = self._stored = 0
+        self._is_open = False
         self._live = not self.log.records or self.log.replayed
         self.room = asyncio.Semaphore(self.pattern.max_concurrency or 1_000_000)
         for waits in run.state.interrupts:
@@ -122,7 +125,7 @@ class Stage:
         return not self._live
 
     def earlier(self, key: str) -> Any:
-        """The value that was remembered last under ``key`` in this thread, in whatever turn; None if there is none."""
+        """What was remembered last under ``key``, in this turn until now or in an earlier one of the thread; or None."""
         return self.log.earlier(key)
 
     @property
@@ -359,12 +362,14 @@ class Stage:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if not task.done() and self.run.stopping is None and not self.paused:
+            if not task.done() and not self.leaving and not self.paused:
                 await self.give_up(key)  # the program does not want it any more
             raise
 
     async def _carry_out(self, key: str, member: str, perform: Perform) -> MemberResult:
         began = time.monotonic()
+        if not self._is_open:
+            await self._open()
         try:
             result = await perform(key)
         except StepPaused:
@@ -466,6 +471,13 @@ class Stage:
         memo.unpriced = memo.unpriced or (bool(metrics.model_calls) and metrics.cost_usd is None)
 
     # records
+
+    async def _open(self) -> None:
+        """Before the first step begins, what the turn is, or what was answered, is stored: so whoever comes can continue it."""
+        async with self._saving:
+            if not self._is_open:
+                await save(self.run)
+            self._is_open = True
 
     async def store(self, *records: Message) -> None:
         """Record, and return when it is stored; what happens at the same moment is stored together.

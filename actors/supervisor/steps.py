@@ -96,7 +96,7 @@ class StepLog:
         turn: its number in the thread, from 1.
         records: everything that was recorded in the thread, earlier turns included.
         answers: by step: what was asked, and the answers; oldest first.
-        taken: by step: how many of its answers belong to a try that failed.
+        taken: by step: how many of its answers belong to tries that failed for good.
         begun: steps that must not run twice, have begun, and have neither a result nor a question.
         spent: by step that goes on: what of its member is counted already.
         totals: results of the turn so far; of a member that goes on, the newest.
@@ -118,6 +118,7 @@ class StepLog:
         self.ends: list[tuple[str, int, MemberResult]] = []
         self.given_up: dict[str, int] = {}
         self._values: dict[str, Any] = {}
+        self._met: dict[str, Any] = {}
         self._earlier: dict[str, Any] = {}
         self._known: dict[str, MemberResult] = {}
         self._unwanted: set[str] = set()
@@ -160,8 +161,8 @@ class StepLog:
         if not again or result.success or unwanted or result.status == "skipped":
             self._known[key] = result
             return
-        self.taken[key] = len(self.answers.get(key, ()))
         if result.stop_reason not in REPEATABLE:
+            self.taken[key] = len(self.answers.get(key, ()))
             self.given_up[key] = self.given_up.get(key, 0) + 1
         elif result.run_id:  # its member goes on, and so do its counters
             self.spent[key] = result.metrics
@@ -174,15 +175,17 @@ class StepLog:
 
     def value(self, key: str) -> tuple[bool, Any]:
         """Whether a value was chosen, and which."""
+        if key in self._values:
+            self._met[key] = self._values[key]
         return key in self._values, self._values.get(key)
 
     def keep_value(self, key: str, value: Any) -> None:
         """A value was chosen."""
-        self._values[key] = value
+        self._values[key] = self._met[key] = value
 
     def earlier(self, key: str) -> Any:
-        """The newest value of that key that this turn, or else one before it, has recorded; or None."""
-        return self._values.get(key, self._earlier.get(key))
+        """The value of that key that the program has met in this turn so far, or else the newest of earlier turns, or None."""
+        return self._met.get(key, self._earlier.get(key))
 
     def knows(self, key: str) -> bool:
         """Whether a step's result is recorded."""

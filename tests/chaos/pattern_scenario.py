@@ -1,0 +1,133 @@
+"""Patterns of every kind, three patterns deep, whose members have real effects, while the processes under them are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from umbel import Agent, Runtime, loop, parallel, sequential
+from umbel.events import Event, MemberEvent
+from umbel.patterns.pattern import Pattern
+from umbel.testing import ScriptedModel, text, tool_call, tool_calls
+
+from . import invariants
+from .effects import TOOLS, Effects
+from .invariants import Witness
+from .killer import ROLES, Killer, Timeline
+
+SCRIPT = [
+    tool_calls(("charge", {"step": 1}), ("look_up", {"step": 1})),
+    tool_calls(("ship", {"step": 2}), ("render", {"step": 2})),
+    tool_call("charge", step=3),
+    text("subject is done"),
+]
+STRIDE = (6, 20)  # rows of effects between two kills
+Make = Callable[..., Pattern]
+
+
+def deep() -> Pattern:
+    """A member that is a pattern of a pattern of a pattern; at the bottom somebody works."""
+    worker = Agent(ScriptedModel(SCRIPT, delay=0.02), TOOLS, name="subject")
+    beside = Agent(ScriptedModel([tool_call("look_up", step=0), text("beside is done")]), TOOLS, name="beside")
+    inner = parallel(beside, worker, name="inner")
+    return sequential(Agent(ScriptedModel([text("before is done")]), name="before"), loop(inner, until=bool, name="middle"))
+
+
+@dataclass
+class PatternScenario:
+    """Runs of these kinds side by side, and kills meanwhile.
+
+    Attributes:
+        kinds: by name, what makes a pattern of a member.
+        folder: for the store and the effects.
+        kills: processes that are killed; runs are begun as long as not all were.
+        seed: decides whom and when.
+        deadline: seconds after which somebody waits for ever.
+    """
+
+    kinds: Mapping[str, Make]
+    folder: Path
+    kills: int
+    seed: int
+    deadline: float
+    timeline: Timeline = field(default_factory=Timeline)
+    witness: Witness = field(default_factory=Witness)
+    killed: dict[str, int] = field(default_factory=dict)
+    runs: int = 0
+
+    async def play(self, runtime: Runtime) -> None:
+        """Run, kill, and check every rule. A failure says with which seed, and what happened.
+
+        Raises:
+            AssertionError: a rule is broken.
+            TimeoutError: somebody waits for ever.
+        """
+        expected = await self.expected()
+        try:
+            async with asyncio.timeout(self.deadline):
+                effects = await self._play(runtime)
+            self._check(effects, expected)
+        except BaseException as error:  # whatever it was: it is raised again, with what is needed to see it again
+            error.add_note(f"seed {self.seed} (UMBEL_CHAOS_SEED={self.seed}); timeline:\n{self.timeline}\n{self.killed}")
+            raise
+
+    async def expected(self) -> dict[str, Counter[str]]:
+        """What each kind does when nothing happens: how often each tool begins."""
+        effects = Effects(self.folder / "expected.jsonl")
+        async with Runtime(inline=True) as quiet:
+            await asyncio.gather(*(self._run(quiet, kind, kind, effects.path, "memory://") for kind in self.kinds))
+        effects.refresh()
+        return {kind: _begun(effects, kind) for kind in self.kinds}
+
+    async def _play(self, runtime: Runtime) -> Effects:
+        effects = Effects(self.folder / "effects.jsonl")
+        killer = Killer(runtime, random.Random(self.seed), effects.refresh, STRIDE, self.timeline, ROLES, {})
+        async with asyncio.TaskGroup() as group:  # the failure of one ends the other
+            killing = group.create_task(killer.kill(self.kills))
+            for kind in self.kinds:
+                group.create_task(self._repeat(runtime, kind, effects.path, killing))
+        self.killed = killer.killed
+        effects.refresh()
+        return effects
+
+    async def _repeat(self, runtime: Runtime, kind: str, effects: Path, killing: asyncio.Task[None]) -> None:
+        number = 0
+        while number == 0 or not killing.done():
+            task = f"{kind} {number}"
+            result = await self._run(runtime, kind, task, effects, f"sqlite:///{self.folder / 'threads.db'}")
+            assert result.success, f"{task}: {result.stop_reason} {result.error} {[step.problem for step in result.members]}"
+            number, self.runs = number + 1, self.runs + 1
+
+    async def _run(self, runtime: Runtime, kind: str, task: str, effects: Path, store: str) -> Any:
+        pattern = self.kinds[kind](deep(), checkpointer=store)
+        pattern.callback_handler = self.hear
+        metadata = {"task_id": task, "effects": str(effects)}
+        return await pattern.arun("Go.", thread_id=task.replace(" ", "-"), metadata=metadata, runtime=runtime)
+
+    def hear(self, event: Event) -> None:
+        """An event of a run, or of one inside it."""
+        now, inner = time.monotonic_ns(), event
+        while isinstance(inner, MemberEvent):
+            inner = inner.event
+        if inner is event:
+            self.witness.hear(event, now)
+
+    def _check(self, effects: Effects, expected: Mapping[str, Counter[str]]) -> None:
+        invariants.streams_are_gapless(self.witness)
+        invariants.no_run_is_lost(self.witness)
+        invariants.nothing_final_happens_twice(effects)
+        final = {row.tool for row in effects.rows if not row.idempotent}
+        for task in sorted({row.task for row in effects.rows}):
+            begun, once = _begun(effects, task), expected[task.partition(" ")[0]]
+            assert {name: begun[name] for name in final} == {name: once[name] for name in final}, f"{task}: {begun}"
+            assert begun.keys() == once.keys(), f"{task}: {begun}"
+
+
+def _begun(effects: Effects, task: str) -> Counter[str]:
+    return Counter(row.tool for row in effects.rows if row.task == task and row.phase == "begun")
