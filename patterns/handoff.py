@@ -16,13 +16,13 @@ from ..protocol.events import HandoffEvent, PatternEvent
 from ..protocol.messages import Message
 from ..protocol.patterns import Ending, MemberResult, failure_of
 from .pattern import Member, Pattern, named, settled
+from .specialist import purpose_of
 from .transfer import (
     Hop,
     consistent,
     digest,
     hop_of,
     note,
-    purpose_of,
     said_in,
     transcript,
     transfer_names,
