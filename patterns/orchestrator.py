@@ -131,6 +131,7 @@ class Orchestrator(Pattern):
         summarise: unite the findings in one answer: as for ``correlate``. The default is to, if there is a model. Otherwise
             the answers are put side by side.
         specialist_timeout: seconds for each.
+        purposes: for the router, by name: what a member is good for; default is the first line of its description or prompt.
         on_error: with ``continue`` (the default here) it succeeds if any specialist does, and without the correlation or the
             summary that failed; with ``fail`` every failed step fails it.
         **settings: of :class:`Pattern`.
@@ -151,6 +152,7 @@ class Orchestrator(Pattern):
         correlation_threshold: float = 0.7,
         summarise: Any = None,
         specialist_timeout: float | None = None,
+        purposes: Mapping[str, str] | None = None,
         on_error: OnError = "continue",
         **settings: Any,
     ) -> None:
@@ -175,6 +177,10 @@ class Orchestrator(Pattern):
         self.max_parallel_specialists, self.max_rounds = max_parallel_specialists, max_rounds
         self.correlation_threshold, self.specialist_timeout = correlation_threshold, specialist_timeout
         self.context = context
+        strangers = sorted((purposes or {}).keys() - self.members.keys())
+        if strangers:
+            raise ConfigurationError(f"purposes: there is no specialist {', '.join(strangers)}")
+        self.purposes = {name: (purposes or {}).get(name) or purpose_of(member) for name, member in self.members.items()}
 
     async def conduct(self, stage: Stage) -> Ending:
         if not self.members:
@@ -222,9 +228,7 @@ class Orchestrator(Pattern):
 
     def _question(self, work: Work, number: int) -> str:
         """What the router is asked."""
-        kinds = {name: f" ({self._kind(name)})" for name in self.members}
-        purposes = {name: f": {purpose}" if (purpose := purpose_of(member)) else "" for name, member in self.members.items()}
-        listed = "\n".join(f"- {name}{kinds[name]}{purposes[name]}" for name in self.members)
+        listed = "\n".join(f"- {name} ({self._kind(name)}): {self.purposes[name]}".rstrip(": ") for name in self.members)
         parts = [work.described(), f"Specialists:\n{listed}"]
         if number > 1:
             parts.append(f"Findings of {number - 1} of at most {self.max_rounds} rounds:\n{work.report()}")

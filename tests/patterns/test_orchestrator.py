@@ -159,9 +159,14 @@ async def test_the_router_asks_for_more_until_it_is_done(inline: Runtime) -> Non
         shown.append(messages[-1].content or "")
         return routing(b="Look closer.")
 
-    people = [specialist("a", text("disk full")), specialist("b", echo)]
-    chosen = model(routing("a"), second, routing(done=True, reasoning="enough"), summary="Disk.")
-    result = await run(Orchestrator(people, model=chosen, max_rounds=5))
+    def first(messages: list[Message]) -> ModelResponse:
+        shown.append(messages[-1].content or "")
+        return routing("a")
+
+    people = [specialist("a", text("disk full"), specialist_type="disks", description="Knows disks."), specialist("b", echo)]
+    chosen = model(first, second, routing(done=True, reasoning="enough"), summary="Disk.")
+    result = await run(Orchestrator(people, model=chosen, max_rounds=5, purposes={"b": "Sees to the rest."}))
+    assert "Specialists:\n- a (disks): Knows disks.\n- b (general): Sees to the rest." in shown.pop(0)
     assert (result.final_output, result.details["rounds"], result.success) == ("Disk.", 2, True)
     assert "a (confidence 0.5):\ndisk full" in shown[0] and "Findings of 1 of at most 5 rounds" in shown[0]
     told = result.details["specialists"][1]["text"]
@@ -336,6 +341,7 @@ async def test_parts_may_be_agents_of_ones_own(inline: Runtime) -> None:
         ({"correlate": True}, "correlator needs a model"),
         ({"summarise": True}, "summariser needs a model"),
         ({"on_error": "ignore"}, "on_error"),
+        ({"purposes": {"ghost": "x"}}, "ghost"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: Any, said: str) -> None:
