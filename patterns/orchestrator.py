@@ -20,6 +20,7 @@ from ..actors.runnable import Runnable
 from ..protocol.errors import ConfigurationError, MemberFailed, NothingRan
 from ..protocol.events import OrchestratorDecisionEvent, PatternEvent, SpecialistCompleteEvent, SpecialistStartEvent
 from ..protocol.patterns import Ending, MemberResult, failure_of
+from .endings import failed
 from .pattern import Member, OnError, Pattern
 from .pipeline import RULE
 from .routing import CORRELATOR, ROUTER, SUMMARISER, Assignment, Correlations, Routing
@@ -196,9 +197,8 @@ class Orchestrator(Pattern):
             work.findings += await self._invoke(stage, work, number, tasks)
             if self._must_fail(work):
                 break
-        failure = failure_of(work.results)
-        if failure is not None and (self.on_error == "fail" or not work.found):
-            return Ending.failed(failure[1], failure[0], **work.ending())
+        if self._must_fail(work) or not work.found:
+            return failed(work.results, **work.ending())
         return await self._unite(stage, work)
 
     def _must_fail(self, work: Work) -> bool:
@@ -331,10 +331,8 @@ class Orchestrator(Pattern):
         return result
 
     def _end(self, work: Work, steps: list[MemberResult], **fields: Any) -> Ending:
-        failure = failure_of(steps) if self.on_error == "fail" else None
-        if failure is not None:
-            return Ending.failed(failure[1], failure[0], **work.ending(**fields))
-        return Ending(**work.ending(**fields))
+        end = work.ending(**fields)
+        return failed(steps, **end) if self.on_error == "fail" and failure_of(steps) is not None else Ending(**end)
 
 
 def _auxiliary(name: str, given: Any, model: Any, prompt: str, schema: type[BaseModel] | None) -> Runnable | None:
