@@ -11,9 +11,10 @@ import pytest
 import pytest_asyncio
 from pydantic import BaseModel
 
-from umbel import Agent, Message, ModelResponse, Runtime, ToolContext, tool
-from umbel.errors import CapReached, ConfigurationError, HandoffCycle, MemberFailed, NothingRan, RunFailed
+from umbel import Agent, Hook, Message, ModelResponse, Runtime, ToolContext, tool
+from umbel.errors import CapReached, ConfigurationError, HandoffCycle, MemberFailed, ModelError, NothingRan, RunFailed
 from umbel.events import HandoffEvent, MemberEvent, ModelChunkEvent, PatternEvent, ThinkEvent, ToolCompleteEvent
+from umbel.hooks import BeforeToolCall
 from umbel.patterns.handoff import Handoff
 from umbel.patterns.pipeline import sequential
 from umbel.patterns.transfer import Hop, confidence_of, consistent, transcript
@@ -324,6 +325,10 @@ async def test_a_failed_agent_fails_the_chain_or_gives_back(inline: Runtime) -> 
     assert "stuck: stopped: max_iterations" in failed.error.message and failed.error.details["steps"] == ["1.stuck"]
     back: Any = await Handoff([alice, stuck], on_error="continue").arun("go")
     assert back.success and back.final_output == "I will do it myself." and back.details["path"] == ["alice", "stuck", "alice"]
+    assert [hop["reason"] for hop in back.details["hops"]] == ["specialization", "failure"]
+    boss = agent("boss", text("Leave it."))
+    up: Any = await Handoff([alice, stuck, boss], on_error="continue", escalate_to="boss").arun("go")
+    assert up.final_output == "Leave it." and up.details["path"] == ["alice", "stuck", "boss"], "escalation comes first"
     alone: Any = await Handoff([agent("alice", error("down"))], on_error="continue").arun("go")
     assert not alone.success and "down" in str(alone.error)
 
@@ -393,6 +398,8 @@ async def test_the_next_turn_begins_where_the_last_one_ended(inline: Runtime) ->
     assert third.final_output.count("3 + 4?") >= 1 and third.details["path"] == ["bob"]
     entry = Handoff([alice, agent("bob", second)], checkpointer="memory://", resume_at="entry")
     assert (await run(entry, "And now?", thread_id="t")).details["path"] == ["alice"]
+    without_alice = Handoff([agent("carol", text("C")), agent("bob", second)], checkpointer="memory://")
+    assert (await run(without_alice, "And now?", thread_id="t")).details["path"] == ["carol"], "who is gone does not begin"
 
 
 @tool
@@ -442,6 +449,40 @@ async def test_a_cancelled_chain_ends_at_once_and_can_be_continued(inline: Runti
     assert (result.stop_reason, result.success) == ("cancelled", False)
     done: Any = await chain.continue_turn("t")
     assert done.success and done.final_output == "B" and done.details["path"] == ["alice", "bob"]
+
+
+@pytest.mark.spec("OURS-24", "OURS-25")
+async def test_a_chain_that_failed_is_continued_with_the_agent_that_failed(inline: Runtime) -> None:
+    asked: list[str] = []
+
+    def alice(messages: list[Message]) -> ModelResponse:
+        asked.append("alice")
+        return tool_call("transfer_to_bob", message="your turn")
+
+    def bob(messages: list[Message]) -> ModelResponse:
+        asked.append("bob")
+        if len(asked) == 2:
+            raise ModelError("no credit")
+        return echo(messages)
+
+    chain = Handoff([agent("alice", alice), agent("bob", bob)], checkpointer="memory://")
+    failed = await run(chain, "go", thread_id="credit")
+    assert not failed.success and "no credit" in str(failed.error) and failed.details["active"] == "bob"
+    done: Any = await chain.continue_turn("credit")
+    assert done.success and "your turn" in done.final_output and asked == ["alice", "bob", "bob"]
+
+
+@pytest.mark.spec("OURS-24", "OURS-27")
+async def test_hooks_and_guards_of_an_agent_stay_its_own(inline: Runtime) -> None:
+    """A hook that refuses a handoff keeps the agent at work."""
+
+    class Guard(Hook):
+        async def on_before_tool_call(self, event: BeforeToolCall) -> None:
+            event.cancel = "not now"
+
+    alice = agent("alice", tool_call("transfer_to_bob"), text("Then I answer."), hooks=[Guard()])
+    result: Any = await Handoff([alice, agent("bob", text("B"))]).arun("go")
+    assert result.success and result.final_output == "Then I answer." and result.details["path"] == ["alice"]
 
 
 @pytest.mark.spec("PAT-16", "OURS-24")
