@@ -11,13 +11,14 @@ import pytest
 import pytest_asyncio
 from pydantic import BaseModel
 
-from umbel import Agent, Hook, Message, ModelResponse, Runtime, ToolContext, tool
+from umbel import Agent, Hook, Message, ModelResponse, Runtime, ToolCall, ToolContext, tool
 from umbel.errors import CapReached, ConfigurationError, HandoffCycle, MemberFailed, ModelError, NothingRan, RunFailed
 from umbel.events import HandoffEvent, MemberEvent, ModelChunkEvent, PatternEvent, ThinkEvent, ToolCompleteEvent
 from umbel.hooks import BeforeToolCall
 from umbel.patterns.handoff import Handoff
 from umbel.patterns.pipeline import sequential
-from umbel.patterns.transfer import Hop, confidence_of, consistent, transcript
+from umbel.patterns.transfer import Hop, confidence_of, consistent, digest, transcript, transfer_names
+from umbel.protocol.markers import COMPACTION_SUMMARY
 from umbel.testing import ScriptedModel, error, text, tool_call, tool_calls, validate_history
 
 from ..cases.killing import kill, until
@@ -80,6 +81,9 @@ async def test_the_calls_beside_a_handoff_run_and_the_next_agent_sees_them(runti
 @pytest.mark.case(12)
 async def test_full_context_is_the_whole_conversation_as_messages(inline: Runtime) -> None:
     both = tool_calls(("add", {"a": 3, "b": 4}), ("transfer_to_bob", {"findings": "It is 7."}), content="Let me see.")
+    short = tool_calls(("transfer_to_bob", {}), content="It is 7.")
+    said = (await run(Handoff([agent("alice", short), agent("bob", echo)]), "3 + 4?")).details["hops"][0]
+    assert said["findings"] == "It is 7.", "what was said with it, where nothing else is given"
     result: Any = await Handoff([agent("alice", both, tools=[add]), agent("bob", echo)]).arun("3 + 4?")
     assert result.final_output.splitlines()[:5] == [
         "system: You are bob.",
@@ -95,6 +99,7 @@ async def test_full_context_is_the_whole_conversation_as_messages(inline: Runtim
 @pytest.mark.case(13)
 async def test_the_first_of_several_handoffs_wins_and_the_others_are_told_so(inline: Runtime) -> None:
     several = tool_calls(
+        ToolCall(name="transfer_to_bob", malformed_arguments='{"reason'),
         ("transfer_to_bob", {"reason": "no such reason"}),
         ("transfer_to_carol", {}),
         ("transfer_to_bob", {}),
@@ -106,8 +111,9 @@ async def test_the_first_of_several_handoffs_wins_and_the_others_are_told_so(inl
     )
     assert result.details["path"] == ["alice", "carol"] and result.success
     told = [line for line in result.final_output.splitlines() if line.startswith("tool:")]
-    assert "Invalid arguments" in told[0] and told[1] == "tool: Handed over to carol." and told[3] == "tool: 3"
-    assert all("not carried out: transfer_to_carol came first" in told[index] for index in (2, 4))
+    assert "Invalid arguments" in told[1] and told[2] == "tool: Handed over to carol." and told[4] == "tool: 3"
+    assert all("not carried out: transfer_to_carol came first" in told[index] for index in (3, 5))
+    assert "Error" in told[0]
 
 
 @pytest.mark.spec("PAT-26", "PAT-29", "OURS-27")
@@ -241,6 +247,8 @@ def test_what_is_passed_on_is_always_a_valid_conversation() -> None:
     result = Message(role="tool", content="2", tool_call_id="c0", name="add")
     stray = Message(role="tool", content="?", tool_call_id="c9", name="add")
     note = Message.user("Answer now.", automated=True)
+    summed_up = Message(role="system", content="Earlier: nothing.", metadata={COMPACTION_SUMMARY: True})
+    assert consistent([summed_up]) == [summed_up], "what stands for the conversation is part of it"
     kept = consistent([Message.system("You are alice."), stray, asked, result, result, note, Message.assistant("Two.")])
     validate_history(kept)
     assert [message.role for message in kept] == ["assistant", "tool", "assistant"] and len(kept[0].tool_calls) == 1
@@ -306,7 +314,8 @@ async def test_when_an_agent_fails_the_one_to_escalate_to_takes_over(inline: Run
     boss = agent("boss", echo)
     result: Any = await Handoff([passing("alice", "broken"), broken, boss], escalate_to="boss").arun("go")
     assert result.success and result.details["path"] == ["alice", "broken", "boss"]
-    assert result.details["hops"][1]["reason"] == "escalation" and "no credit" in result.final_output
+    hop = result.details["hops"][1]
+    assert (hop["reason"], hop["confidence"]) == ("escalation", 0.4) and "no credit" in result.final_output
     assert [member.status for member in result.members] == ["completed", "failed", "completed"]
     boss_too = Handoff([broken, agent("boss", error("ill"))], escalate_to="boss")
     failed: Any = await boss_too.arun("go")
@@ -364,7 +373,15 @@ def test_settings_that_cannot_work_are_refused(settings: Any, said: str) -> None
         Handoff([agent("alice"), agent("bob")], **settings)
 
 
+def test_what_is_passed_on_as_text_is_bounded() -> None:
+    long = "x" * 100_000
+    hops = [Hop(source="a", target="b", message=long, findings=long)] * 3
+    assert len(digest("task", hops, [Message.assistant(long)] * 9)) < 20_000
+
+
 def test_agents_that_one_tool_would_reach_are_refused() -> None:
+    names = transfer_names(["a b", "x" * 100])
+    assert names["a b"] == "transfer_to_a_b" and len(names["x" * 100]) == 64, "providers allow no more"
     with pytest.raises(ConfigurationError, match="transfer_to_a_b"):
         Handoff({"a b": agent("x"), "a/b": agent("y")})
     with pytest.raises(ConfigurationError, match="transfer_to_bob"):

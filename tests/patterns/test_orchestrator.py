@@ -76,7 +76,7 @@ def model(*replies: Any, summary: Any = None, correlations: Any = None) -> Scrip
             raise given
         return given(messages) if callable(given) else given  # type: ignore[no-any-return]
 
-    return ScriptedModel([reply])
+    return ScriptedModel([reply], loop=True)  # a repair would be one call more
 
 
 def echo(messages: list[Message]) -> ModelResponse:
@@ -173,6 +173,10 @@ async def test_the_router_asks_for_more_until_it_is_done(inline: Runtime) -> Non
     assert told.startswith("Look closer.") and "Task: Why is it down?" in told and "disk full" in told
     decisions = [(made["decision"], made.get("round")) for made in result.details["decisions"]]
     assert decisions == [("invoke", 1), ("invoke", 2), ("done", 3), ("summarise", None)]
+    both = model(routing("a"), routing("b", done=True))
+    assert (await run(Orchestrator(people, model=both, max_rounds=5))).details["rounds"] == 1, "done is done"
+    twice = text('{"assignments": [{"specialist": "b", "task": "Look."}, {"specialist": "b", "task": "Smell."}]}')
+    assert (await run(Orchestrator(people, model=model(twice)))).outputs[0].startswith("Look.\nSmell."), "one message"
     unread = await run(Orchestrator(people, model=model(routing("a"), text("Hm.")), max_rounds=5))
     assert unread.success and unread.details["rounds"] == 1, "later, what cannot be read asks for nobody"
 
@@ -317,6 +321,10 @@ async def test_a_summary_that_fails_is_not_passed_off_as_one(inline: Runtime) ->
     assert lenient.details["decisions"][-1]["status"] == "failed" and "ill" in lenient.details["decisions"][-1]["problem"]
     strict = await run(Orchestrator(people, summarise=ill, on_error="fail"))
     assert not strict.success and "ill" in str(strict.error) and strict.outputs == ["A", "B"]
+    unrelated = await run(Orchestrator(people, model=model(routing("a", "b")), correlate=ill, on_error="fail"))
+    assert not unrelated.success and [made["decision"] for made in unrelated.details["decisions"]] == ["invoke", "correlate"]
+    alone = await run(Orchestrator(people[:1], model=model(routing("a")), correlate=ill, on_error="fail"))
+    assert alone.success, "one finding has nothing to be compared with"
 
 
 class Answer(BaseModel):
