@@ -16,13 +16,14 @@ from ..protocol.events import HandoffEvent, PatternEvent
 from ..protocol.messages import Message
 from ..protocol.patterns import Ending, MemberResult, failure_of
 from .pattern import Member, Pattern, named, settled
+from .specialist import purpose_of
 from .transfer import (
+    SETBACK,
     Hop,
     consistent,
     digest,
     hop_of,
     note,
-    purpose_of,
     said_in,
     transcript,
     transfer_names,
@@ -239,7 +240,7 @@ class Handoff(Pattern):
             return None
         said = f"{chain.agent} could not go on. {result.problem}"
         reason: Any = "escalation" if self.escalate_to else "failure"
-        confidence = round(max(0.0, chain.confidence - 0.1), 6)
+        confidence = round(max(0.0, chain.confidence + SETBACK), 6)
         return Hop(source=chain.agent, target=target, reason=reason, message=said, confidence=confidence, step=result.step)
 
     def _forbidden(self, chain: Chain, hop: Hop) -> PatternError | None:
