@@ -11,7 +11,7 @@ from ..protocol.events import PatternEvent
 from ..protocol.patterns import Ending, MemberResult
 from .endings import concluded, failed
 from .pattern import Member, Pattern, settled
-from .pipeline import Template, plain, vote
+from .pipeline import Template, as_text, plain, vote
 
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
@@ -123,7 +123,7 @@ class Debate(Pattern):
             return concluded(self, results, **fields)
         if self.judge is not None:
             judged = await settled(self.judge(list(last.values())))
-            return Ending(final_output=str(judged), value=None if isinstance(judged, str) else judged, **fields)
+            return Ending(final_output=as_text(judged), value=None if isinstance(judged, str) else judged, **fields)
         if "judge" not in self.auxiliary:
             return Ending(final_output=vote(last.values(), same=self.same), **fields)
         said = "\n\n".join(f"{name}:\n{text}" for name, text in last.items())

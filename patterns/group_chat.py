@@ -11,7 +11,7 @@ from ..actors.runnable import Runnable
 from ..protocol.errors import CapReached, ConfigurationError, MemberFailed
 from ..protocol.events import PatternEvent
 from ..protocol.patterns import Ending, MemberResult
-from .auxiliary import auxiliary_agent
+from .auxiliary import auxiliary_agent, name_in
 from .endings import concluded, failed
 from .pattern import Member, Pattern, settled
 from .pipeline import Template
@@ -132,8 +132,9 @@ class GroupChat(Pattern):
             result = await stage.call("selector", prompt, key=f"round-{number}/selector")
             if not result.success:
                 return result if self.on_error == "fail" else in_turn
-            said = result.value.get("speaker") if isinstance(result.value, dict) else result.text.strip()
-            said = None if str(said).strip().upper() == "DONE" else said
+            answer = result.value.get("speaker") if isinstance(result.value, dict) else result.text
+            said = name_in(str(answer), [*names, "DONE"]) or answer
+            said = None if said == "DONE" and "DONE" not in self.members else said
         elif self.speaker is not None:
             said = await settled(self.speaker([dict(line) for line in lines]))
         if said is None or said in self.members:

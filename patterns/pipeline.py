@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -246,6 +247,11 @@ def approves(comment: str) -> bool:
     return "APPROVED" in comment
 
 
+def as_text(value: Any) -> str:
+    """A text as it is, another JSON value as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def plain(text: str) -> str:
     """A text without case and outer blanks: what is compared in votes."""
     return text.strip().casefold()
@@ -314,4 +320,4 @@ def _value(merged: Any) -> Any:
     return None if isinstance(merged, str) else merged
 
 
-__all__ = ["Loop", "Parallel", "Sequential", "Template", "loop", "parallel", "plain", "sequential", "vote"]
+__all__ = ["Loop", "Parallel", "Sequential", "Template", "as_text", "loop", "parallel", "plain", "sequential", "vote"]

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from ..protocol.errors import CapReached, ConfigurationError, NothingRan
 from ..protocol.events import PatternEvent
 from ..protocol.patterns import Ending, MemberResult
-from .auxiliary import auxiliary_agent, with_value
+from .auxiliary import auxiliary_agent, name_in, with_value
 from .endings import failed
 from .pattern import Member, Pattern
 
@@ -166,10 +166,10 @@ class PlanExecute(Pattern):
 
     async def _act(self, stage: Stage, ledger: Ledger, progress: ProgressLedger) -> bool:
         """A member's turn; whether the run goes on."""
-        name = progress.next_speaker
+        name = name_in(progress.next_speaker, self.members)
         advances = progress.is_progressing and not progress.in_loop
-        if name not in self.members:
-            ledger.steps.append(f"(there is no member {name!r} to do: {progress.instruction})")
+        if name is None:
+            ledger.steps.append(f"(there is no member {progress.next_speaker!r} to do: {progress.instruction})")
             advances = False
         else:
             prompt = f"Task: {stage.prompt}\n\n{ledger.text()}\n\nYou are {name}. Do this now: {progress.instruction}"

@@ -139,7 +139,10 @@ class Swarm(Pattern):
         if values is not None:
             if not isinstance(values.get("goal", ""), str) or values.keys() - {"goal", "tasks"}:
                 raise ConfigurationError(f"{self.title} takes a text, or a mapping with goal (a text) and tasks, not {text}")
-            for task in values.get("tasks") or ():
+            given = values.get("tasks", [])
+            if not isinstance(given, list):
+                raise ConfigurationError(f"tasks of {self.title} must be a list of texts and mappings, not {given!r}")
+            for task in given:
                 task_of(task)
         return text, values
 
@@ -147,7 +150,7 @@ class Swarm(Pattern):
         values = stage.values or {}
         goal: str = values.get("goal", "") if stage.values is not None else stage.prompt
         board = Board(self.capabilities, self.per_agent, lambda task: stage.log.value(_claim(task))[1])
-        first = [*self.tasks, *map(task_of, values.get("tasks") or ())]
+        first = [*self.tasks, *map(task_of, values.get("tasks", ()))]
         if not first and goal:
             planned = await self._split(stage, goal)
             if isinstance(planned, Ending):
@@ -177,7 +180,7 @@ class Swarm(Pattern):
         """Until nobody can claim anything any more."""
         calls: Calls[tuple[SwarmTask, str]] = Calls()
         try:
-            with stage.sharing(self.max_parallel_agents):
+            with stage.sharing(min(self.max_parallel_agents, max(len(self.members), 1) * self.per_agent)):
                 while True:
                     while len(calls) < self.max_parallel_agents and (claimed := board.claim()) is not None:
                         _announce(stage, "task_claimed", *claimed)
@@ -303,7 +306,7 @@ def _as_failure(result: MemberResult, seconds: float) -> MemberResult:
     """A task that was not done in time has failed; it is not the swarm's time that is over. Source: PAT-22."""
     if result.stop_reason != "time_budget" or result.error is not None:
         return result
-    late = DeadlineExceeded(f"it was not done within {seconds:g} s")
+    late = DeadlineExceeded(f"it ran out of time (a task has {seconds:g} s)")
     return result.evolve(stop_reason="error", error=late.to_wire())
 
 
