@@ -27,11 +27,11 @@ class RunHandle:
         seq: the cursor: number of the last event that was read here, None while it shall begin with the oldest there is.
     """
 
-    def __init__(self, run_id: str, runtime: RuntimePort, *, after_seq: int | None = -1, schema: Any = None) -> None:
+    def __init__(self, run_id: str, runtime: RuntimePort, *, after_seq: int | None = -1, agent: Any = None) -> None:
         self.run_id = run_id
         self.seq = after_seq
         self._runtime = runtime
-        self._schema = schema
+        self._agent = agent
 
     def __repr__(self) -> str:
         return f"RunHandle({self.run_id!r}, seq={self.seq})"
@@ -75,7 +75,7 @@ class RunHandle:
         finished: RunFinished = await self._ask(AwaitOutcome(run_id=self.run_id))
         if finished.outcome.error is not None:
             raise failed(finished.outcome)
-        return AgentResult.from_outcome(finished.outcome, self._schema)
+        return read_outcome(finished.outcome, self._agent)
 
     def result_sync(self) -> AgentResult:
         """:meth:`result` for synchronous code."""
@@ -141,7 +141,7 @@ async def attach(
             ``lease_seconds`` ago.
     """
     runtime = runtime or current_runtime()
-    handle = RunHandle(run_id, runtime, after_seq=after_seq, schema=getattr(agent, "output_schema", None))
+    handle = RunHandle(run_id, runtime, after_seq=after_seq, agent=agent)
     try:
         entry = await handle.status()
     except RunNotFound:
@@ -175,6 +175,18 @@ async def recall(agent: Any, run_id: str, thread_id: str | None, after_seq: int 
         run_id=run_id, definition=runtime.register(agent), prompt="", thread_id=thread_id, recover=True, after_seq=after
     )
     await runtime.begin(agent, start, recall=True)
+
+
+def read_outcome(outcome: RunOutcome, agent: Any) -> AgentResult:
+    """A run's result as whoever it is a run of gives it; as a pattern's or an agent's where that is not known."""
+    if agent is not None:
+        result: AgentResult = agent.result_of(outcome)
+        return result
+    if outcome.pattern is not None:
+        from ..protocol.patterns import PatternResult
+
+        return PatternResult.of(outcome)
+    return AgentResult.from_outcome(outcome)
 
 
 def unknown(run_id: str, more: str = "") -> RunNotFound:

@@ -59,9 +59,12 @@ def body_of(schema: StateSchema, node: Node) -> Tool:
         given = call(seen, ctx)
         return answered(await given if inspect.isawaitable(given) else given, name, seen, state)
 
-    def run(state: dict[str, Any], over: dict[str, Any] | None = None, *, ctx: ToolContext) -> ToolOutput:
+    def run(state: dict[str, Any], over: dict[str, Any] | None = None, *, ctx: ToolContext) -> Any:
         seen = schema.view(state, over)
-        return answered(call(seen, ctx), name, seen, state)
+        given = call(seen, ctx)
+        if inspect.isawaitable(given):  # a plain function that gave a coroutine: whoever runs this awaits it
+            return later(given, name, seen, state)
+        return answered(given, name, seen, state)
 
     body = run_async if is_async(node.action) else run
     return Tool(name=name, description=f"Node {name}.", function=body, timeout=node.timeout, emits_progress=True)
@@ -81,10 +84,9 @@ def handler_of(schema: StateSchema, node: Node) -> Tool:
         given = call(schema.view(state, over), failed(failure), ctx)
         return answered(await given if inspect.isawaitable(given) else given, name)
 
-    def run(
-        state: dict[str, Any], failure: dict[str, Any], over: dict[str, Any] | None = None, *, ctx: ToolContext
-    ) -> ToolOutput:
-        return answered(call(schema.view(state, over), failed(failure), ctx), name)
+    def run(state: dict[str, Any], failure: dict[str, Any], over: dict[str, Any] | None = None, *, ctx: ToolContext) -> Any:
+        given = call(schema.view(state, over), failed(failure), ctx)
+        return later(given, name) if inspect.isawaitable(given) else answered(given, name)
 
     body = run_async if is_async(node.on_error) else run
     return Tool(name=name + HANDLER, description=f"On an error of node {name}.", function=body, emits_progress=True)
@@ -120,6 +122,11 @@ def answered(given: Any, node: str, state: Any = None, before: Any = None) -> To
     """A node's result as a tool's."""
     reply = reply_to(given, node, state, before)
     return ToolOutput(given if isinstance(given, str) else "", structured_content=reply.to_json())
+
+
+async def later(given: Any, node: str, state: Any = None, before: Any = None) -> ToolOutput:
+    """:func:`answered` of what an awaitable gives."""
+    return answered(await given, node, state, before)
 
 
 def interrupt(value: Any, *, options: Any = None, fields: Any = None) -> Any:

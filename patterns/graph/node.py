@@ -72,6 +72,9 @@ class Node:
             )
         if timeout is not None and (isinstance(timeout, bool) or not 0 < timeout < math.inf):
             raise ConfigurationError(f"{who}: timeout is a positive number of seconds, not {timeout!r}")
+        for option, wanted in (("retry", NodeRetry), ("cache", CachePolicy)):
+            if not isinstance(getattr(self, option), wanted | None):
+                raise ConfigurationError(f"{who}: {option} is a {wanted.__name__}, not {type(getattr(self, option)).__name__}")
         for option in ("condition", "on_error"):
             value = getattr(self, option)
             if value is not None and not callable(value):
@@ -166,7 +169,7 @@ def mentions(function: Any, words: frozenset[str]) -> bool:
     if inner is not None and inner is not function and mentions(inner, words):
         return True
     body = getattr(function, "__func__", function)
-    code = getattr(body, "__code__", None) or getattr(vars(type(body)).get("__call__"), "__code__", None)
+    code = getattr(body, "__code__", None) or getattr(inspect.getattr_static(type(body), "__call__", None), "__code__", None)
     if code is None or _in_code(code, words):
         return code is not None
     cells = [cell.cell_contents for cell in getattr(body, "__closure__", None) or () if _filled(cell)]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ...protocol.patterns import MemberResult, PatternResult
 from ...protocol.results import RunOutcome
+from .bodies import HANDLER
 from .members import reply_of_member
 from .plan import Plan
 from .timeline import read
@@ -107,7 +108,7 @@ class GraphResult(PatternResult):
         for task in self.tasks or self._so_far():
             found[task.node] = task
         for asked in self.interrupts:
-            node = (asked.get("metadata") or {}).get("node") or asked.get("tool_name")
+            node = str((asked.get("metadata") or {}).get("node") or asked.get("tool_name")).removesuffix(HANDLER)
             if node in found:
                 found[node] = NodeResult(node, node, status="interrupted")
         return found

@@ -175,8 +175,7 @@ def following(line: Timeline, state: AgentState) -> tuple[str, ...]:
     """The nodes that come next."""
     if state.turn.stop_reason not in {None, "error"}:
         return ()
-    tasks = line.schedule.tasks or line.failed
-    return tuple(dict.fromkeys(task.node for task in tasks))
+    return tuple(dict.fromkeys(task.node for task in (*line.schedule.tasks, *line.failed)))
 
 
 def by_superstep(history: list[CheckpointInfo]) -> list[CheckpointInfo]:

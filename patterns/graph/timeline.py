@@ -186,7 +186,8 @@ def amend(plan: Plan, timeline: Timeline, record: Mapping[str, Any]) -> Timeline
 
 def again(timeline: Timeline, segment: str) -> Timeline:
     """The timeline with the tasks that failed to be tried once more."""
-    tasks = {task.id: task for task in timeline.failed}  # one that failed in several supersteps is tried once
+    both = (*timeline.schedule.tasks, *timeline.failed)
+    tasks = {task.id: task for task in both}  # one that failed in several supersteps, or comes anyway, is tried once
     schedule = replace(timeline.schedule, tasks=tuple(tasks.values()))
     return replace(timeline, schedule=schedule, failed=(), segments=(*timeline.segments, segment))
 

@@ -9,8 +9,8 @@ import pytest
 from umbel.errors import ConfigurationError, ConflictingWrites, DefinitionError
 from umbel.patterns.graph.builder import StateGraph
 from umbel.patterns.graph.commands import END, START, Command, Send
-from umbel.patterns.graph.reducers import append
 from umbel.patterns.graph.structure import EdgeView
+from umbel.reducers import append
 
 
 def step(state: Any) -> None:

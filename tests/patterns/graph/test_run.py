@@ -10,9 +10,18 @@ import pytest
 from pydantic import BaseModel
 
 from umbel import Agent
-from umbel.errors import CapReached, ConfigurationError, ConflictingWrites, GraphError, InvalidUpdate, MemberFailed, NothingRan
+from umbel.errors import (
+    CapReached,
+    ConfigurationError,
+    ConflictingWrites,
+    GraphError,
+    InvalidUpdate,
+    MemberFailed,
+    NothingRan,
+    RunFailed,
+)
 from umbel.patterns.graph import END, START, Command, NodeFailure, NodeRetry, Send, StateGraph
-from umbel.patterns.graph.reducers import append
+from umbel.reducers import append
 from umbel.testing import ScriptedModel, text
 
 pytestmark = pytest.mark.usefixtures("inline")
@@ -201,6 +210,27 @@ async def test_a_failed_node_stops_its_successors_and_no_others() -> None:
         "x": "failed",
     }
     assert "LookupError: broken" in result.nodes["x"].error and result.value == {"log": ["a", "b", "e"]}
+
+
+@pytest.mark.spec("PAT-41", "OURS-25")
+async def test_a_graph_may_go_on_without_a_failed_node() -> None:
+    graph = chain((START, "a"), (START, "x"), (["a", "x"], "b"), nodes="ab").add_node("x", fails)
+    result = await graph.compile(on_error="continue").arun({})
+    assert result.success and result.value == {"log": ["a", "b"]} and result.nodes["x"].status == "failed"
+    alone = await chain((START, "x"), nodes="").add_node("x", fails).compile(on_error="continue").arun({})
+    assert not alone.success and "broken" in str(alone.error)
+
+
+@pytest.mark.spec("PAT-40")
+async def test_what_a_router_raises_is_raised() -> None:
+    graph = chain((START, "a"), nodes="a").add_conditional_edges("a", fails, ["a", END]).compile()
+    with pytest.raises(RunFailed, match="LookupError: broken"):
+        await graph.arun({})
+
+
+async def test_a_function_may_give_a_coroutine() -> None:
+    graph = StateGraph().add_node("a", lambda state: writes("x")({"n": len(state)})).add_edge(START, "a").compile()
+    assert (await graph.arun({})).value == {"log": "x"}
 
 
 @pytest.mark.spec("PAT-42")
@@ -413,7 +443,7 @@ async def test_a_handled_error_is_over_in_every_way_of_consuming(consumed: str) 
 
     def degrade(state: Any, failure: NodeFailure) -> dict[str, Any]:
         handled.append(failure)
-        return {"log": [f"degraded {failure.item['item']}"]}
+        return {"log": [f"degraded {(failure.item or {})['item']}"]}
 
     graph = StateGraph(Log).add_node("work", work, on_error=degrade).add_node("sum", lambda state: {"n": len(state["log"])})
     graph.add_conditional_edges(START, lambda state: [Send("work", {"item": i}) for i in range(1, 6)], ["work"])
