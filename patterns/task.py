@@ -16,17 +16,16 @@ from ..protocol.codec import plain
 from ..protocol.config import AgentConfig, build_config
 from ..protocol.errors import DefinitionError
 from ..protocol.patterns import MemberResult
-from .play import Play, canonical, failure, playing
+from .play import Pending, Play, canonical, failure, playing
 from .shape import Shape
 
 P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 Cache = bool | Literal["thread"]
 VALUE = "value"
 
 
-class Task(Generic[P, R]):
+class Task(Generic[P, T]):
     """A function that runs in a tool executor when the body of an entrypoint calls it; elsewhere it is just the function.
 
     Its call is a coroutine in an async body, and a future (``call.result()``) in a sync one. A task that fails raises
@@ -72,13 +71,12 @@ class Task(Generic[P, R]):
         self.tools_by_name = {self.name: self.tool}
         self._packed: tuple[str, bytes] | None = None
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
         play = playing()
         if play is None:
-            given: R = self.function(*args, **kwargs)
-            return given
+            return self.function(*args, **kwargs)  # type: ignore[no-any-return]
         arguments = arguments_of(self.function, self._injected, f"task {self.name!r}", args, kwargs)
-        step: R = play.begin(self._step(play, play.key(self.name), arguments))
+        step: Pending[T] = play.begin(self._step(play, play.key(self.name), arguments))
         return step
 
     def __repr__(self) -> str:
@@ -94,7 +92,7 @@ class Task(Generic[P, R]):
         else:
             result = await play.step(self.name, key, carry_out)
         if not result.success:
-            raise failure(result, self.name)
+            raise failure(result)
         return self._shape.load(result.value)
 
     # as a definition, which executors know it by
@@ -177,17 +175,17 @@ class Decorator(Protocol):
     """What makes a task of a function."""
 
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Task[P, Coroutine[Any, Any, T]]: ...
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Task[P, T]: ...
     @overload
-    def __call__(self, function: Callable[P, T], /) -> Task[P, Any]: ...
+    def __call__(self, function: Callable[P, T], /) -> Task[P, T]: ...
 
 
 @overload
-def task(function: Callable[P, Coroutine[Any, Any, T]], /) -> Task[P, Coroutine[Any, Any, T]]: ...
+def task(function: Callable[P, Coroutine[Any, Any, T]], /) -> Task[P, T]: ...
 
 
 @overload
-def task(function: Callable[P, T], /) -> Task[P, Any]: ...
+def task(function: Callable[P, T], /) -> Task[P, T]: ...
 
 
 @overload
