@@ -12,6 +12,7 @@ from ..protocol.patterns import Ending, MemberResult
 from .endings import concluded, failed
 from .pattern import Member, Pattern, settled
 from .pipeline import Template, as_text, plain, vote
+from .structure import END, START, Edge
 
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
@@ -73,6 +74,15 @@ class Debate(Pattern):
 
     def user_code(self) -> list[Any]:
         return [self.same, *([self.judge] if self.judge is not None else [])]
+
+    def flow(self) -> list[Edge]:
+        edges: list[Edge] = []
+        judge = "judge" if self.auxiliary else END
+        for name in self.members:
+            others = [other for other in self.members if other != name]
+            edges += [Edge(START, name), *(Edge(name, other, "conditional", "next round") for other in others)]
+            edges.append(Edge(name, judge, "barrier", "vote" if judge == END and self.judge is None else ""))
+        return [*edges, *(Edge(name, END) for name in self.auxiliary)]
 
     async def conduct(self, stage: Stage) -> Ending:
         answers: dict[str, str] = {}

@@ -15,6 +15,7 @@ from .auxiliary import auxiliary_agent, name_in
 from .endings import concluded, failed
 from .pattern import Member, Pattern, settled
 from .pipeline import Template
+from .structure import END, START, Edge, chain
 
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
@@ -89,6 +90,18 @@ class GroupChat(Pattern):
 
     def user_code(self) -> list[Any]:
         return [function for function in (self.speaker, self.until) if function is not None]
+
+    def flow(self) -> list[Edge]:
+        names = list(self.members)
+        if self.auxiliary:
+            turns = [
+                edge for name in names for edge in (Edge("selector", name, "conditional", "speaks"), Edge(name, "selector"))
+            ]
+            return [Edge(START, "selector"), *turns, Edge("selector", END, "conditional", "enough")]
+        if self.speaker is not None:
+            return [edge for name in names for edge in (Edge(START, name, "send", "each turn"), Edge(name, END, "conditional"))]
+        again = [Edge(names[-1], names[0], "conditional", "next round")] if names else []
+        return [*chain(START, *names, END), *again]
 
     async def conduct(self, stage: Stage) -> Ending:
         lines: list[Line] = []

@@ -17,6 +17,7 @@ from ..protocol.messages import Message
 from ..protocol.patterns import Ending, MemberResult, failure_of
 from .pattern import Member, Pattern, named, settled
 from .specialist import purpose_of
+from .structure import END, START, Edge
 from .transfer import (
     SETBACK,
     Hop,
@@ -188,6 +189,16 @@ class Handoff(Pattern):
 
     def user_code(self) -> list[Any]:
         return [self.context] if callable(self.context) else []
+
+    def flow(self) -> list[Edge]:
+        edges = [Edge(START, self.entry)] if self.entry else []
+        for name, member in self.members.items():
+            others = self.targets(name) if isinstance(member, Agent) else ()
+            edges += [Edge(name, other, "conditional", "hands over") for other in others]
+            if self.escalate_to not in (None, name):
+                edges.append(Edge(name, str(self.escalate_to), "conditional", "fails"))
+            edges.append(Edge(name, END, "conditional", "answers"))
+        return edges
 
     async def conduct(self, stage: Stage) -> Ending:
         if not self.members:

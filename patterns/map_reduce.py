@@ -13,6 +13,7 @@ from ..protocol.patterns import Ending, MemberResult
 from .endings import concluded, failed
 from .pattern import Member, Pattern, settled
 from .pipeline import RULE, Template, as_text
+from .structure import END, START, Edge
 
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
@@ -78,6 +79,11 @@ class MapReduce(Pattern):
 
     def _without_items(self) -> ConfigurationError:
         return ConfigurationError(f"{self.title} has no items: give items=... or split=..., or run it with items in its input")
+
+    def flow(self) -> list[Edge]:
+        after = "reducer" if self.auxiliary else END
+        united = Edge("mapper", after, "barrier", "reduce" if self.reducer is not None else "")
+        return [Edge(START, "mapper", "send", "each item"), united, *(Edge(name, END) for name in self.auxiliary)]
 
     async def conduct(self, stage: Stage) -> Ending:
         task = stage.prompt if stage.values is None else str(stage.values.get("task", ""))

@@ -18,6 +18,7 @@ from ..protocol.patterns import Ending, MemberResult
 from .auxiliary import auxiliary_agent, name_in, with_value
 from .endings import failed
 from .pattern import Member, Pattern
+from .structure import END, START, Edge, chain
 
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
@@ -113,6 +114,12 @@ class PlanExecute(Pattern):
             **settings,
         )
         self.max_rounds, self.max_stalls, self.max_replans = max_rounds, max_stalls, max_replans
+
+    def flow(self) -> list[Edge]:
+        steps = [e for name in self.members for e in (Edge("manager", name, "conditional", "next"), Edge(name, "manager"))]
+        again = Edge("manager", "planner", "conditional", "stalled")
+        return [*chain(START, "planner", "manager"), *steps, again, Edge("manager", "reporter", "conditional", "done"),
+                Edge("reporter", END)]  # fmt: skip
 
     async def conduct(self, stage: Stage) -> Ending:
         ledger = Ledger()

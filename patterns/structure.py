@@ -48,7 +48,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Structure:
-    """An agent or a pattern. The structure of a ``StateGraph`` has the same fields, and more.
+    """An agent or a pattern.
 
     Attributes:
         name: of what it is.
@@ -100,15 +100,23 @@ def chain(*names: str) -> list[Edge]:
     return [Edge(source, target) for source, target in itertools.pairwise(names)]
 
 
+def inner_of(part: Any) -> Structure | None:
+    """What there is to see inside a member: all of a pattern, and the agents that an agent calls."""
+    if not isinstance(part, Runnable):
+        return None
+    if part.is_pattern:
+        return structure_of(part)
+    tools = [tool for tool in getattr(part, "tools_by_name", {}).values() if tool.agent is not None]
+    return _of_agent(part, tools) if tools else None
+
+
 def _node(name: str, part: Any, *, auxiliary: bool = False) -> Node:
     if isinstance(part, Tool) and part.agent is not None:
         part = part.agent
     if not isinstance(part, Runnable):
         return Node(name, "function")
-    if part.is_pattern:
-        return Node(name, "pattern", structure_of(part))
-    tools = [tool for tool in getattr(part, "tools_by_name", {}).values() if tool.agent is not None]
-    return Node(name, "auxiliary" if auxiliary else "agent", _of_agent(part, tools) if tools else None)
+    kind: NodeKind = "pattern" if part.is_pattern else "auxiliary" if auxiliary else "agent"
+    return Node(name, kind, inner_of(part))
 
 
 def _of_agent(agent: Any, tools: list[Tool]) -> Structure:

@@ -20,6 +20,7 @@ from .board_tools import ABOUT, BOARD_TOOLS, posts_of
 from .calls import Calls
 from .endings import concluded, failed
 from .pattern import Member, Pattern, named
+from .structure import END, START, Edge
 
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
@@ -145,6 +146,15 @@ class Swarm(Pattern):
             for task in given:
                 task_of(task)
         return text, values
+
+    def flow(self) -> list[Edge]:
+        before = "planner" if "planner" in self.auxiliary else START
+        after = "summarizer" if "summarizer" in self.auxiliary else END
+        edges = [Edge(START, before)] if before != START else []
+        edges += [
+            e for name in self.members for e in (Edge(before, name, "conditional", "claims"), Edge(name, after, "barrier"))
+        ]
+        return [*edges, Edge(after, END)] if after != END else edges
 
     async def conduct(self, stage: Stage) -> Ending:
         values = stage.values or {}

@@ -119,7 +119,7 @@ def node_of(name: str, action: Any, options: Mapping[str, Any]) -> Node:
 def kind_of(name: str, action: Any) -> Kind:
     """What ``action`` is."""
     if isinstance(action, Runnable):
-        if hasattr(action, "structure"):
+        if hasattr(action, "plan"):
             return "subgraph"
         return "pattern" if hasattr(action, "conduct") else "agent"
     if isinstance(action, Tool):

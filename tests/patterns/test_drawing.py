@@ -11,10 +11,17 @@ import pytest
 
 from umbel import Agent, Pattern, tool
 from umbel.errors import ConfigurationError, MissingExtra
+from umbel.patterns.debate import Debate
 from umbel.patterns.drawing import FORMATS, draw, draw_ascii, draw_dot, draw_image, draw_mermaid
 from umbel.patterns.functional import entrypoint, step, task
+from umbel.patterns.graph import StateGraph
+from umbel.patterns.group_chat import GroupChat
+from umbel.patterns.handoff import Handoff
+from umbel.patterns.map_reduce import MapReduce
 from umbel.patterns.pipeline import Loop, Parallel, Sequential
+from umbel.patterns.plan_execute import PlanExecute
 from umbel.patterns.structure import END, START, Edge, Node, Structure, structure_of
+from umbel.patterns.swarm import Swarm
 from umbel.testing import ScriptedModel, text
 
 MODEL = ScriptedModel([text("x")])
@@ -94,6 +101,45 @@ def test_mermaid_of_every_kind() -> None:
 
 
 NASTY = ['say "hi"', "a<b>&c", "line\none", "end", "x];y", "`code`", "#35;", "ä|ö", "back\\slash"]
+
+
+GRAPH = StateGraph(name="graph", allow_cycles=True)
+for node in ("plan", "left", "right", "join"):
+    GRAPH.add_node(node, agent(node) if node == "plan" else lambda state: {})
+GRAPH.add_edge(START, "plan")
+GRAPH.add_conditional_edges("plan", lambda state: "left", {"l": "left", "r": "right", "done": END})
+GRAPH.add_edge(["left", "right"], "join")
+GRAPH.add_edge("join", "plan")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "lines"),
+    [
+        (Debate([agent("a"), agent("b")]), ["START -> a, b", "a: agent ~> b [next round]; -> END [vote]"]),
+        (Debate([agent("a"), agent("b")], judge=agent("j")),
+         ["b: agent ~> a [next round]; -> judge", "judge: auxiliary -> END"]),
+        (MapReduce(agent("m"), agent("r")),
+         ["START ~> mapper [each item]", "mapper: agent -> reducer", "reducer: auxiliary -> END"]),
+        (MapReduce(agent("m"), len), ["mapper: agent -> END [reduce]"]),
+        (GroupChat([agent("a"), agent("b")]), ["START -> a", "b: agent -> END; ~> a [next round]"]),
+        (GroupChat([agent("a")], model=MODEL), ["a: agent -> selector", "selector: auxiliary ~> a [speaks]; ~> END [enough]"]),
+        (GroupChat([agent("a")], speaker=len), ["START ~> a [each turn]", "a: agent ~> END"]),
+        (PlanExecute([agent("a")], model=MODEL), ["START -> planner", "a: agent -> manager",
+         "manager: auxiliary ~> a [next]; ~> planner [stalled]; ~> reporter [done]"]),
+        (Swarm([agent("a"), agent("b")], model=MODEL), ["planner: auxiliary ~> a, b [claims]", "b: agent -> summarizer"]),
+        (Swarm([agent("a")]), ["START ~> a [claims]", "a: agent -> END"]),
+        (Handoff([agent("a"), agent("b"), agent("c")], allow={"b": []}, escalate_to="c"),
+         ["START -> a", "a: agent ~> b, c [hands over]; ~> c [fails]; ~> END [answers]",
+          "b: agent ~> c [fails]; ~> END [answers]"]),
+        (GRAPH.compile(), ["START -> plan", "plan: agent ~> left [l]; ~> right [r]; ~> END [done]", "right: function -> join",
+         "join: function -> plan"]),
+        (Sequential([GRAPH.compile()]), ["graph: StateGraph -> END"]),
+    ],
+)  # fmt: skip
+def test_every_pattern_says_how_it_flows(pattern: Pattern, lines: list[str]) -> None:
+    drawn = [re.sub(r"^[|` -]*", "", line) for line in draw_ascii(pattern).splitlines()]
+    assert [line for line in lines if line not in drawn] == [], drawn
+    assert draw_mermaid(pattern).count("START") == 1 + sum(node.inner is not None for node in structure_of(pattern).nodes)
 
 
 def test_labels_cannot_break_a_drawing() -> None:
