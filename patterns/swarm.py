@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
 
 from ..actors.agent_definition import Agent
-from ..actors.tools.decorator import Tool
 from ..protocol.errors import CapReached, ConfigurationError, DeadlineExceeded, PatternError, Unclaimed
 from ..protocol.events import PatternEvent
 from ..protocol.patterns import Ending, MemberResult
@@ -121,9 +120,7 @@ class Swarm(Pattern):
         if model is not None and summarize:
             auxiliary["summarizer"] = auxiliary_agent(model, "summarizer", "You write the final answer of a team of agents.")
         settings.setdefault("max_concurrency", max_parallel_agents)
-        super().__init__(
-            {name: _equipped(member, task_timeout) for name, member in members.items()}, auxiliary=auxiliary, **settings
-        )
+        super().__init__({name: _equipped(member) for name, member in members.items()}, auxiliary=auxiliary, **settings)
 
     def add_task(
         self, description: str, *, priority: int | None = None, required: Iterable[str] = (), preferred: Iterable[str] = ()
@@ -288,10 +285,8 @@ def _with_capabilities(agents: Iterable[Member] | Mapping[str, Member]) -> tuple
     return members, {name: frozenset({own} if isinstance(own, str) else own) for name, own in zip(members, tags, strict=True)}
 
 
-def _equipped(member: Any, timeout: float) -> Any:
-    """An agent with the tools of the board; a function that is stopped in time."""
-    if isinstance(member, Tool) and member.timeout is None and member.function is not None:
-        return replace(member, timeout=timeout)
+def _equipped(member: Any) -> Any:
+    """An agent with the tools of the board."""
     if not isinstance(member, Agent) or member.output_schema is not None:
         return member
     own = member.given.tools

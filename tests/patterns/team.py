@@ -68,7 +68,10 @@ class FloorModel(ScriptedModel):
 
 def asked(messages: list[Message]) -> str:
     """The task of a request: what stands behind the last ``Your task:``, else its whole text."""
-    request = next(message.content or "" for message in reversed(messages) if message.role == "user")
+    return task_in(next(message.content or "" for message in reversed(messages) if message.role == "user"))
+
+
+def task_in(request: str) -> str:
     found = re.findall(r"^Your task: (.*)$", request, re.MULTILINE)
     return str(found[-1]) if found else request
 
@@ -86,6 +89,14 @@ def replying(answer: Callable[[str], str]) -> Any:
         return ModelResponse(message=Message.assistant(answer(request)))
 
     return turn
+
+
+DONE = replying(lambda request: f"done: {task_in(request)}")
+
+
+def worker(name: str, *turns: Any, **model: Any) -> Agent:
+    """An agent that is on the floor while it does its task."""
+    return Agent(FloorModel(*(turns or (DONE,)), **model), name=name)
 
 
 async def kinds_of(pattern: Any, prompt: Any) -> list[str]:
