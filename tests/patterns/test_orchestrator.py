@@ -337,6 +337,7 @@ async def test_parts_may_be_agents_of_ones_own(inline: Runtime) -> None:
     writer = Agent(ScriptedModel([text('{"cause": "rain", "confidence": 0.2}')]), output_schema=Answer)
     result = await run(Orchestrator([specialist("a", text("A")), specialist("b", text("B"))], model=router, summarise=writer))
     assert result.success and result.outputs == ["B"] and result.value == {"cause": "rain", "confidence": 0.2}
+    assert result.details["decisions"][0]["source"] == "router", "it is told what to answer with"
 
 
 @pytest.mark.parametrize(
@@ -384,6 +385,7 @@ async def test_a_structured_confidence_wins(inline: Runtime) -> None:
     assert result.details["confidence"] == 0.675
     failed = MemberResult(step="s", member="m", status="failed", text="certainly", value={"confidence": 1})
     assert confidence_of(failed) == 0.0
+    assert confidence_of(MemberResult(step="s", member="m", text="certainly", value={"confidence": True})) == 0.6
 
 
 @pytest.mark.spec("PAT-14")
@@ -400,7 +402,10 @@ async def test_the_playbook_of_the_task_is_part_of_the_system_prompt(inline: Run
     assert (await expert.arun("It is slow.")).message.endswith("Measure first.")
     assert (await expert.arun("It is slowly crashing.")).message == "You are an expert.", "whole words"
     changed = expert.with_settings(max_iterations=3)
-    assert (await changed.arun("slow")).message.endswith("Measure first.") and changed.playbooks == tuple(books)
+    assert (await changed.arun("slow")).message.count("Measure first.") == 1 and changed.playbooks == tuple(books)
+    written = expert.with_settings(system_prompt=lambda turn: f"About {turn['prompt']}.")
+    briefing: Any = written.config.system_prompt
+    assert (await written.arun("slow")).message.startswith("About slow.") and briefing.prompt in written.parts()
     again = expert.with_settings(system_prompt="Be brief.")
     assert (await again.arun("slow")).message.startswith("Be brief.")
     assert (await run(Orchestrator([expert]), "It is slow.")).final_output.endswith("Measure first.")
