@@ -163,7 +163,7 @@ def attach_sync(run_id: str, *, runtime: RuntimePort | None = None, **options: A
 
 async def recall(agent: Any, run_id: str, thread_id: str | None, after_seq: int | None, runtime: RuntimePort) -> None:
     """Make a run known to the runtime that only its thread knows."""
-    found = await agent.threads_in(runtime).page(thread_id or "", where={"run_id": run_id}, limit=1)
+    found = await agent.threads_in(runtime).page(thread_id or "", where={"run_id": run_id}, limit=1, members=True)
     if found and found[0].owner is not None:
         why = f"run {run_id} is in progress elsewhere ({found[0].owner} has thread {found[0].thread_id!r})"
         wait = "attach in the runtime that it was begun in; if that is gone, wait until the lease has ended (lease_seconds)"
