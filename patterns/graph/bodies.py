@@ -73,6 +73,8 @@ def body_of(schema: StateSchema, node: Node) -> Tool:
         function=body,
         timeout=node.timeout,
         idempotent=node.idempotent,
+        placement=node.placement,
+        isolation=node.isolation,
         emits_progress=True,
     )
 

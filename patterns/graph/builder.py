@@ -59,7 +59,8 @@ class StateGraph:
                 agent, a pattern, or another graph. A function returns what it writes as a dict (or a pydantic model), a
                 :class:`Command`, a list of :class:`Send`, None for no change; anything else is written to ``"result"``.
             **options: fields of :class:`Node`: ``retry``, ``cache``, ``timeout``, ``condition``, ``defer``, ``on_error``,
-                ``idempotent``, ``destinations``, ``sends``, ``writes``, ``input``, ``output``, ``metadata``.
+                ``idempotent``, ``destinations``, ``sends``, ``writes``, ``input``, ``output``, ``placement``, ``isolation``,
+                ``metadata``.
 
         Raises:
             ConfigurationError: the name is taken or impossible, or an option makes no sense (also a ``ValueError``).

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import time
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
@@ -219,6 +222,29 @@ async def test_a_graph_may_go_on_without_a_failed_node() -> None:
     assert result.success and result.value == {"log": ["a", "b"]} and result.nodes["x"].status == "failed"
     alone = await chain((START, "x"), nodes="").add_node("x", fails).compile(on_error="continue").arun({})
     assert not alone.success and "broken" in str(alone.error)
+
+
+@pytest.mark.spec("PAT-41")
+async def test_the_error_names_failed_nodes_in_task_order() -> None:
+    graph = chain((START, "a"), nodes="a").add_node("x", fails).add_node("y", fails).add_node("z", fails)
+    result = await graph.add_edge(START, "x").add_edge(START, "y").add_edge("a", "z").compile().arun({})
+    assert [part[:9] for part in str(result.error).split("; ")] == ["node 'x':", "node 'y':", "node 'z':"]
+
+
+@pytest.mark.spec("PAT-31", "PAT-46")
+async def test_a_sync_node_is_really_stopped_when_its_time_is_over(tmp_path: Path) -> None:
+    def slow(state: Any) -> None:
+        time.sleep(1.0)
+        (tmp_path / "late").touch()
+
+    graph = (
+        StateGraph().add_node("slow", slow, timeout=0.05).add_node("own", lambda s: {"pid": os.getpid()}, isolation="process")
+    )
+    result = await graph.add_edge(START, "slow").add_edge(START, "own").compile().arun({})
+    assert "did not finish within 0.05 s" in result.nodes["slow"].error and result.value["pid"] != os.getpid()
+    assert not (tmp_path / "late").exists()
+    with pytest.raises(ConfigurationError, match="are for functions"):
+        graph.add_node("bot", Agent(ScriptedModel([])), isolation="process")
 
 
 @pytest.mark.spec("PAT-40")
