@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...actors.run_handle import RunHandle
 from ...protocol.errors import ConfigurationError
 from ...protocol.events import Event
 from ...protocol.results import AgentResult, RunOutcome
@@ -147,6 +148,10 @@ class CompiledGraph(GraphCalls, Pattern):
         if isinstance(prompt, Command) and prompt.resume is not None:
             return await self.aresume(answer_in(prompt), **options)
         return own(await super().arun(prompt, **options))
+
+    async def start(self, prompt: Any = None, **options: Any) -> RunHandle:
+        """Begin a run that goes on without its caller; the options are those of :meth:`Runnable.start`."""
+        return await super().start(prompt, **options)
 
     async def aresume(self, answer: Any = None, **options: Any) -> GraphResult:
         return own(await super().aresume(answer, **options))

@@ -57,7 +57,7 @@ def failures(line: Timeline) -> list[Done]:
     left = list(line.failed)
     found: list[Done] = []
     for superstep in reversed(line.supersteps):
-        for done in superstep.done:
+        for done in reversed(superstep.done):
             if done.status == "failed" and done.task in left:
                 left.remove(done.task)
                 found.append(done)

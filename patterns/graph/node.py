@@ -9,10 +9,10 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from ...actors.runnable import Runnable
-from ...actors.tools.decorator import Tool
+from ...actors.tools.decorator import Isolation, Tool
 from ...protocol.errors import ConfigurationError, DefinitionError
 from .commands import END, PARENT, START, Command, Send
 from .options import CachePolicy, NodeRetry
@@ -43,6 +43,7 @@ class Node:
             it has failed with ``outcome_unknown``.
         input: of what is run: the key of the state that is its prompt, or ``(state) -> prompt or dict``.
         output: of what is run: the key that its answer is written to, or ``(result) -> update``.
+        placement, isolation: of a function, where its executor is and what it shares: as for ``@tool``.
         metadata: for drawings and applications.
     """
 
@@ -61,6 +62,8 @@ class Node:
     idempotent: bool = True
     input: str | Callable[..., Any] | None = None
     output: str | Callable[..., Any] | None = None
+    placement: Any = None
+    isolation: Isolation | None = None
     metadata: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -79,6 +82,8 @@ class Node:
             value = getattr(self, option)
             if value is not None and not callable(value):
                 raise ConfigurationError(f"{who}: {option} is a function, not {type(value).__name__}")
+        if self.kind != "function" and (self.placement is not None or self.isolation is not None):
+            raise ConfigurationError(f"{who}: placement= and isolation= are for functions; an agent has its own")
         if self.kind == "function" and (self.input is not None or self.output is not None):
             raise ConfigurationError(
                 f"{who}: input= and output= are for agents, patterns and graphs; a function has the whole state"
@@ -92,6 +97,26 @@ class Node:
         if self.kind != "function" or self.destinations is not None or self.sends is not None:
             return False
         return mentions(self.action, SIGNPOSTS)
+
+
+class NodeOptions(TypedDict, total=False):
+    """What ``add_node`` takes by name: fields of :class:`Node`, and names alone where it has several."""
+
+    destinations: str | Iterable[str]
+    sends: str | Iterable[str]
+    writes: str | Iterable[str]
+    retry: NodeRetry | None
+    cache: CachePolicy | None
+    timeout: float | None
+    condition: Callable[..., Any] | None
+    defer: bool
+    on_error: Callable[..., Any] | None
+    idempotent: bool
+    input: str | Callable[..., Any] | None
+    output: str | Callable[..., Any] | None
+    placement: Any
+    isolation: Isolation | None
+    metadata: Mapping[str, Any] | None
 
 
 def node_of(name: str, action: Any, options: Mapping[str, Any]) -> Node:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import time
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
@@ -219,6 +222,29 @@ async def test_a_graph_may_go_on_without_a_failed_node() -> None:
     assert result.success and result.value == {"log": ["a", "b"]} and result.nodes["x"].status == "failed"
     alone = await chain((START, "x"), nodes="").add_node("x", fails).compile(on_error="continue").arun({})
     assert not alone.success and "broken" in str(alone.error)
+
+
+@pytest.mark.spec("PAT-41")
+async def test_the_error_names_failed_nodes_in_task_order() -> None:
+    graph = chain((START, "a"), nodes="a").add_node("x", fails).add_node("y", fails).add_node("z", fails)
+    result = await graph.add_edge(START, "x").add_edge(START, "y").add_edge("a", "z").compile().arun({})
+    assert [part[:9] for part in str(result.error).split("; ")] == ["node 'x':", "node 'y':", "node 'z':"]
+
+
+@pytest.mark.spec("PAT-31", "PAT-46")
+async def test_a_sync_node_is_really_stopped_when_its_time_is_over(tmp_path: Path) -> None:
+    def slow(state: Any) -> None:
+        time.sleep(1.0)
+        (tmp_path / "late").touch()
+
+    graph = (
+        StateGraph().add_node("slow", slow, timeout=0.05).add_node("own", lambda s: {"pid": os.getpid()}, isolation="process")
+    )
+    result = await graph.add_edge(START, "slow").add_edge(START, "own").compile().arun({})
+    assert "did not finish within 0.05 s" in result.nodes["slow"].error and result.value["pid"] != os.getpid()
+    assert not (tmp_path / "late").exists()
+    with pytest.raises(ConfigurationError, match="are for functions"):
+        graph.add_node("bot", Agent(ScriptedModel([])), isolation="process")
 
 
 @pytest.mark.spec("PAT-40")
@@ -499,6 +525,15 @@ async def test_what_follows_a_sends_target_runs_once_for_all_of_them() -> None:
     graph = StateGraph(Log).add_node("split", lambda state: [Send("work"), Send("work")]).add_node("work", writes("work"))
     graph.add_node("sum", writes("sum")).add_edge(START, "split").add_edge("work", "sum")
     assert (await graph.compile(max_concurrency=1).arun({})).value == {"log": ["work", "work", "sum"]}
+
+
+async def test_two_tasks_of_one_superstep_need_different_ids() -> None:
+    split = {"log": "x"}
+    graph = StateGraph(Log).add_node("work", lambda state: split)
+    for name in ("a", "b"):
+        graph.add_node(name, lambda state: [Send("work", id="same")]).add_edge(START, name)
+    result = await graph.compile().arun({})
+    assert isinstance(result.error, GraphError) and "have the id 'same'" in str(result.error)
 
 
 async def test_sends_that_lead_back_to_themselves_end() -> None:
