@@ -105,7 +105,8 @@ def inner_of(part: Any) -> Structure | None:
     if not isinstance(part, Runnable):
         return None
     if part.is_pattern:
-        return structure_of(part)
+        found = structure_of(part)
+        return found if len(found.nodes) > 2 else None
     tools = [tool for tool in getattr(part, "tools_by_name", {}).values() if tool.agent is not None]
     return _of_agent(part, tools) if tools else None
 

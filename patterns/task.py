@@ -10,19 +10,18 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from ..actors.definitions import pack_definition
 from ..actors.tools.decorator import Isolation, Tool, is_async
-from ..actors.tools.output import ToolOutput
+from ..actors.tools.output import json_output
 from ..actors.tools.schema import signature_of
 from ..protocol.codec import plain
 from ..protocol.config import AgentConfig, build_config
 from ..protocol.errors import DefinitionError
 from ..protocol.patterns import MemberResult
-from .play import Pending, Play, canonical, failure, playing
+from .play import Pending, Play, failure, playing
 from .shape import Shape
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Cache = bool | Literal["thread"]
-VALUE = "value"
 
 
 class Task(Generic[P, T]):
@@ -85,7 +84,7 @@ class Task(Generic[P, T]):
     async def _step(self, play: Play, key: str, arguments: dict[str, Any]) -> Any:
         async def carry_out() -> MemberResult:
             idempotent = self.tool.idempotent
-            return await play.stage.function(self.name, arguments, key=key, idempotent=idempotent, owner=self, field=VALUE)
+            return await play.stage.function(self.name, arguments, key=key, idempotent=idempotent, owner=self)
 
         if self.cache:
             result = await play.once(self.name, arguments, key, self.cache == "thread", carry_out)
@@ -156,12 +155,12 @@ class _Body:
         given = self._function(*args, **kwargs)
         return self._awaited(given) if inspect.isawaitable(given) else self._told(given)
 
-    async def _awaited(self, given: Any) -> ToolOutput:
+    async def _awaited(self, given: Any) -> str:
         return self._told(await given)
 
-    def _told(self, given: Any) -> ToolOutput:
+    def _told(self, given: Any) -> str:
         value = self._shape.dump(given)
-        return ToolOutput(value if isinstance(value, str) else canonical(value), structured_content={VALUE: value})
+        return value if isinstance(value, str) else json_output(value)
 
 
 class _AsyncBody(_Body):
