@@ -121,17 +121,21 @@ class ThreadCalls:
         return runtime.run_sync(self.delete_thread(thread_id, runtime=runtime))
 
     async def list_threads(
-        self, prefix: str = "", *, after: str = "", limit: int = 100, runtime: RuntimePort | None = None
+        self,
+        prefix: str = "",
+        *,
+        after: str = "",
+        limit: int = 100,
+        members: bool = False,
+        runtime: RuntimePort | None = None,
     ) -> list[ThreadInfo]:
         """A page of the threads of its store, those of other agents too: :meth:`Threads.page`."""
-        return await self.threads_in(runtime).page(prefix, after=after, limit=limit)
+        return await self.threads_in(runtime).page(prefix, after=after, limit=limit, members=members)
 
-    def list_threads_sync(
-        self, prefix: str = "", *, after: str = "", limit: int = 100, runtime: RuntimePort | None = None
-    ) -> list[ThreadInfo]:
+    def list_threads_sync(self, prefix: str = "", *, runtime: RuntimePort | None = None, **options: Any) -> list[ThreadInfo]:
         """:meth:`list_threads` for synchronous code."""
         runtime = runtime or current_runtime()
-        return runtime.run_sync(self.list_threads(prefix, after=after, limit=limit, runtime=runtime))
+        return runtime.run_sync(self.list_threads(prefix, runtime=runtime, **options))
 
     async def search_threads(
         self,
@@ -140,6 +144,7 @@ class ThreadCalls:
         prefix: str = "",
         after: str = "",
         limit: int = 100,
+        members: bool = False,
         runtime: RuntimePort | None = None,
     ) -> list[ThreadInfo]:
         """A page of the threads whose metadata has all of these values: :meth:`Threads.page`.
@@ -147,7 +152,7 @@ class ThreadCalls:
         Texts of up to 256 characters, numbers, True, False and None of a run's ``metadata`` can be searched for; also
         ``run_id``, ``finished`` and ``reason`` of the newest turn.
         """
-        return await self.threads_in(runtime).page(prefix, where=where, after=after, limit=limit)
+        return await self.threads_in(runtime).page(prefix, where=where, after=after, limit=limit, members=members)
 
     def search_threads_sync(
         self, where: Mapping[str, Any], *, runtime: RuntimePort | None = None, **options: Any

@@ -43,10 +43,11 @@ from ..protocol.storage import (
 )
 from ..protocol.turn import open_calls
 from .checkpoints.delta import Baseline, build_save, restore
-from .checkpoints.facts import amended, of_a_fork
+from .checkpoints.facts import MEMBER_OF, amended, of_a_fork
 from .checkpoints.url import shown
 from .stray_lease import let_go
 
+SEPARATOR = "#"  # between a pattern's thread and those of its members
 Ask = Callable[[Frozen], Awaitable[Any]]
 Said = Message | Mapping[str, Any] | str
 LEASE_SECONDS = 30.0
@@ -165,10 +166,24 @@ class Threads:
             journal = () if source.checkpoint_id == head.checkpoint_id else self._begun_since(source.state)
             return await self._save(thread_id, state, token, head, facts, journal)
 
-    async def fork(self, thread_id: str, new_thread_id: str | None = None, *, checkpoint_id: str | None = None) -> str:
+    async def fork(
+        self,
+        thread_id: str,
+        new_thread_id: str | None = None,
+        *,
+        checkpoint_id: str | None = None,
+        member_of: str | None = None,
+    ) -> str:
         """Copy one checkpoint, the newest or a given one, into a thread of its own. Source: MEM-45.
 
-        Running on from an earlier point of a conversation is a fork of that checkpoint, and a run on it.
+        Running on from an earlier point of a conversation is a fork of that checkpoint, and a run on it. The members of a
+        pattern that is paused there are copied when they go on.
+
+        Args:
+            thread_id: the thread.
+            new_thread_id: of the copy.
+            checkpoint_id: default is the newest.
+            member_of: the pattern's thread that the copy belongs to.
 
         Returns:
             The new thread's id: ``new_thread_id``, or ``<thread>-fork-<8 hex digits>``.
@@ -187,6 +202,8 @@ class Threads:
             newest = await self.load(thread_id)
             journal = newest.journal if newest.checkpoint_id == checkpoint_id else self._begun_since(source.state)
         facts = of_a_fork(loaded.metadata, thread_id, loaded.checkpoint_id)
+        if member_of is not None:
+            facts[MEMBER_OF] = member_of
         state = source.state
         if state.turn.stop_reason is None and state.run_id is not None:  # a turn that can go on is a run of its own there
             state = state.evolve(run_id=os.urandom(16).hex())
@@ -237,15 +254,31 @@ class Threads:
             )
 
     async def delete(self, thread_id: str) -> bool:
-        """Delete a thread whole; whether there was one. A write that comes late cannot bring it back. Source: OURS-23."""
-        return bool((await self._ask(DeleteThread(store=self.store, thread_id=thread_id))).existed)
+        """Delete a thread whole; whether there was one. A write that comes late cannot bring it back. Source: OURS-23.
+
+        The threads of its members go with it, where it is a pattern's.
+        """
+        existed = bool((await self._ask(DeleteThread(store=self.store, thread_id=thread_id))).existed)
+        await self.delete_members(thread_id)
+        return existed
+
+    async def delete_members(self, thread_id: str) -> None:
+        """Delete the threads of a pattern's members, and not the pattern's own."""
+        async for thread in self.every(f"{thread_id}{SEPARATOR}", where={MEMBER_OF: thread_id}):
+            await self._ask(DeleteThread(store=self.store, thread_id=thread.thread_id))
 
     async def exists(self, thread_id: str) -> bool:
         """Whether the thread holds anything."""
         return bool((await self._ask(LoadHistory(store=self.store, thread_id=thread_id, limit=1))).checkpoints)
 
     async def page(
-        self, prefix: str = "", *, where: Mapping[str, Any] | None = None, after: str = "", limit: int = 100
+        self,
+        prefix: str = "",
+        *,
+        where: Mapping[str, Any] | None = None,
+        after: str = "",
+        limit: int = 100,
+        members: bool = False,
     ) -> list[ThreadInfo]:
         """Threads in the order of their ids; fewer than ``limit`` are the last.
 
@@ -254,16 +287,27 @@ class Threads:
             where: only threads whose newest checkpoint's metadata has all of these values.
             after: only ids behind this one.
             limit: at most so many.
+            members: those of patterns' members, too.
         """
+        found: list[ThreadInfo] = []
+        while len(found) < limit:
+            page = await self._page(prefix, where, after, limit if members else max(limit, PAGE))
+            found += [thread for thread in page if members or MEMBER_OF not in thread.metadata]
+            if members or len(page) < max(limit, PAGE):
+                break
+            after = page[-1].thread_id
+        return found[:limit]
+
+    async def _page(self, prefix: str, where: Mapping[str, Any] | None, after: str, limit: int) -> list[ThreadInfo]:
         message = ListThreads(store=self.store, prefix=prefix, where=dict(where or {}), after=after, limit=limit)
         listed: ThreadsListed = await self._ask(message)
         return list(listed.threads)
 
     async def every(self, prefix: str = "", *, where: Mapping[str, Any] | None = None) -> AsyncIterator[ThreadInfo]:
-        """All threads of :meth:`page`, however many there are."""
+        """All threads, those of members too, however many there are."""
         after = ""
         while True:
-            page = await self.page(prefix, where=where, after=after, limit=PAGE)
+            page = await self._page(prefix, where, after, PAGE)
             for thread in page:
                 yield thread
             if len(page) < PAGE:
@@ -275,10 +319,27 @@ class Threads:
 
         Args:
             keep: of each thread so many of its newest checkpoints; None keeps all.
-            older_than: delete threads that were not written for so many seconds; None deletes none.
+            older_than: delete threads that were not written for so many seconds; None deletes none. Those of a pattern's
+                members are as old as the pattern's.
         """
-        reply: GarbageCollected = await self._ask(CollectGarbage(store=self.store, keep=keep, older_than=older_than))
+        spare = () if older_than is None else tuple([one async for one in self._still_needed(self._clock() - older_than)])
+        request = CollectGarbage(store=self.store, keep=keep, older_than=older_than, spare=spare)
+        reply: GarbageCollected = await self._ask(request)
         return reply
+
+    async def _still_needed(self, before: float) -> AsyncIterator[str]:
+        """Threads of members that were not written since then, while that of their pattern was."""
+        written: dict[str, float] = {}
+        async for thread in self.every():
+            pattern = thread.metadata.get(MEMBER_OF)
+            if pattern is None or thread.updated_at >= before:
+                continue
+            if pattern not in written:
+                found = await self._page(pattern, None, "", 1)
+                known = bool(found) and found[0].thread_id == pattern
+                written = {pattern: found[0].updated_at if known else 0.0}  # in the order of ids a pattern's come together
+            if written[pattern] >= before:
+                yield thread.thread_id
 
     @contextlib.asynccontextmanager
     async def lease(self, thread_id: str) -> AsyncIterator[int]:

@@ -90,6 +90,7 @@ class StartRun(Frozen):
         recover: the supervisor that had this very request died over it: go on from what it stored, or begin if that is nothing.
         values: a pattern's structured input.
         member: the pattern's step that the run is.
+        member_of: the thread of the outermost pattern that it works in, where it has a thread, too.
         on_busy: what to do while another run has the thread: wait (``queue``), fail with ``ThreadBusy`` (``reject``), or
             cancel that run (``interrupt``).
         after_seq: number of the last event that the caller has seen; what follows is numbered from there.
@@ -120,6 +121,7 @@ class StartRun(Frozen):
     after_seq: int = -1
     values: JsonObject | None = None
     member: str | None = None
+    member_of: str | None = None
 
     attached = "state"
 

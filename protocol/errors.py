@@ -588,6 +588,7 @@ __all__ = [
     "ToolError",
     "ToolTimeout",
     "UmbelError",
+    "Unclaimed",
     "UnknownKind",
     "UnknownTask",
     "UnknownTool",

@@ -13,6 +13,7 @@ Saves and loads themselves are in ``commands.py``.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Literal
 
 from .codec import message_type
@@ -196,13 +197,23 @@ class CollectGarbage(Frozen):
     Attributes:
         keep: of each thread so many of its newest checkpoints; older ones are folded away. None keeps all.
         older_than: delete threads that were not written for so many seconds. None deletes none.
+        spare: threads that are not deleted however old they are.
         tombstones: forget tombstones that are older than so many seconds.
     """
 
     store: str
     keep: int | None = None
     older_than: float | None = None
+    spare: tuple[str, ...] = ()
     tombstones: float = 30 * 86_400.0
+
+    def limit(self, thread_id: str) -> float | None:
+        """The age in seconds at which that thread is deleted, if there is one."""
+        return None if thread_id in self._spared else self.older_than
+
+    @cached_property
+    def _spared(self) -> frozenset[str]:
+        return frozenset(self.spare)
 
 
 @message_type

@@ -8,8 +8,9 @@ from typing import Any
 from ...protocol.markers import EPHEMERAL_KEYS, ITERATION_SAVES
 
 MAX_CHARACTERS = 256
+MEMBER_OF = "member_of"  # of a member of a pattern: the pattern's thread
 SEGMENT_FACTS = frozenset({"segment", "ending", "model_calls", "ends", "segment_onto", "segment_saves"})
-RUNTIME_FACTS = SEGMENT_FACTS | {"run_id", "finished", "reason", "updated_from", "forked_from", "forked_checkpoint"}
+RUNTIME_FACTS = SEGMENT_FACTS | {MEMBER_OF, "run_id", "finished", "reason", "updated_from", "forked_from", "forked_checkpoint"}
 _NOT_KEPT = EPHEMERAL_KEYS | {ITERATION_SAVES}
 
 
@@ -26,7 +27,7 @@ def amended(facts: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, 
 
 def of_a_fork(facts: Mapping[str, Any], thread_id: str, checkpoint_id: str | None) -> dict[str, Any]:
     """The facts of a copy in another thread: it is nobody's segment there."""
-    kept = {key: value for key, value in facts.items() if key not in SEGMENT_FACTS}
+    kept = {key: value for key, value in facts.items() if key not in SEGMENT_FACTS and key != MEMBER_OF}
     return {**kept, "forked_from": thread_id, "forked_checkpoint": checkpoint_id}
 
 

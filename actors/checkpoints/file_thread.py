@@ -158,7 +158,8 @@ class ThreadFolder:
             names = self._clean(record)
             threads = checkpoints = tombstones = 0
             before = self._size(names)
-            if record.newest and request.older_than is not None and record.updated_at < now - request.older_than:
+            limit = request.limit(self._thread_id)
+            if record.newest and limit is not None and record.updated_at < now - limit:
                 threads, checkpoints = 1, len(names)
                 self._delete(record, now)
             elif record.newest and request.keep is not None:

@@ -313,7 +313,8 @@ class MemoryStore(Store):
         if thread is None or thread.lease.holder(now) is not None:
             return freed
         before, size = len(thread.rows), thread.size()
-        expired = request.older_than is not None and thread.rows and thread.rows[-1].created_at < now - request.older_than
+        limit = request.limit(thread_id)
+        expired = limit is not None and thread.rows and thread.rows[-1].created_at < now - limit
         if expired:
             thread = self._threads[thread_id] = _Thread(lease=thread.lease.deleted(now))
         elif request.keep is not None:

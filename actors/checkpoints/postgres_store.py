@@ -261,9 +261,10 @@ class PostgresStore(Store):
             return GarbageCollected()
         before, size = await work.one(sql.SIZE, number)
         expired = False
-        if thread.position and request.older_than is not None:
+        limit = request.limit(thread.thread_id)
+        if thread.position and limit is not None:
             created_at = (await work.one(sql.NEWEST_AT, number, thread.position))[0]
-            expired = created_at < now - request.older_than
+            expired = created_at < now - limit
         if expired:
             await _empty(work, thread)
         elif thread.position and request.keep is not None:

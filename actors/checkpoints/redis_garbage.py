@@ -61,8 +61,9 @@ class RedisGarbage:
     async def _collect_thread(self, thread_id: str, request: CollectGarbage) -> tuple[GarbageCollected, set[str]]:
         """What one thread gave, and the texts that it still refers to."""
         threads = checkpoints = size = folded = 0
-        if request.older_than is not None:
-            checkpoints, size = await self.delete(thread_id, request.older_than)
+        limit = request.limit(thread_id)
+        if limit is not None:
+            checkpoints, size = await self.delete(thread_id, limit)
             threads = int(checkpoints > 0)
         [info] = await self._client.call([self._client.about(scripts.INFO, thread_id)])
         if not info:

@@ -77,12 +77,13 @@ class S3Garbage:
 
     def _collect_thread(self, head: Head, request: CollectGarbage) -> GarbageCollected:
         def expired(head: Head, now: float) -> bool:
-            if request.older_than is None or not head.line or head.lease.holder(now) is not None:
+            if limit is None or not head.line or head.lease.holder(now) is not None:
                 return False
-            return head.updated_at < now - request.older_than
+            return head.updated_at < now - limit
 
         thread_id, checkpoints, size = head.thread_id, 0, 0
-        gone = self._threads.delete(thread_id, only=expired) if request.older_than is not None else Head(thread_id=thread_id)
+        limit = request.limit(thread_id)
+        gone = self._threads.delete(thread_id, only=expired) if limit is not None else Head(thread_id=thread_id)
         if not gone.line and head.line:
             self._client.put(name_key(thread_id), thread_id.encode())
         if not gone.line and request.keep is not None:

@@ -128,7 +128,8 @@ def collect_thread(connection: sqlite3.Connection, thread_id: str, request: Coll
     threads = checkpoints = tombstones = 0
     before = _size(connection, thread_id)
     newest = connection.execute(_NEWEST, (thread_id,)).fetchone()
-    if newest is not None and request.older_than is not None and newest[1] < now - request.older_than:
+    limit = request.limit(thread_id)
+    if newest is not None and limit is not None and newest[1] < now - limit:
         threads, checkpoints = 1, _delete(connection, thread_id, now)
     elif newest is not None and request.keep is not None:
         with passing_over_damage():

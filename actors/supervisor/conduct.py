@@ -7,16 +7,20 @@ stopping, the final save, the last event, the outcome.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
-from ...protocol.errors import NotPaused, RunError
+from ...protocol.errors import NotPaused, RunError, StaleWriter
 from ...protocol.markers import STEP
 from ...protocol.patterns import Ending
 from ...protocol.turn import PendingInterrupt
+from ..threads import Threads
+from .asking import ask_checkpointer
 from .pause import take_answers
+from .progress import StepPaused
 from .recovery import recover_turn
 from .run import Run
-from .stage import Stage, StepPaused
+from .stage import Stage
 from .steps import record
 from .thread import load_turn
 
@@ -38,10 +42,12 @@ async def conduct(run: Run) -> str:
     except asyncio.CancelledError:
         await run.absorb_stop()
         await stage.close(at_once=run.stopping is None)
+        await clean_up(run, run.lost)
         stage.flush()
         raise
-    except BaseException:
+    except BaseException as error:
         await stage.close()
+        await clean_up(run, error)
         stage.flush()
         raise
     if ending is None:
@@ -81,6 +87,15 @@ async def played(run: Run, stage: Stage) -> Ending | None:
         raise error
     await stage.settle()
     return None
+
+
+async def clean_up(run: Run, error: BaseException | None) -> None:
+    """If it ends because its thread was deleted, what its members have stored since goes, too. Source: OURS-23."""
+    thread_id = run.request.thread_id
+    if isinstance(error, StaleWriter) and thread_id is not None and run.config.checkpointer is not None:
+        threads = Threads(run.config.checkpointer, partial(ask_checkpointer, run.peers))
+        if not await threads.exists(thread_id):
+            await threads.delete_members(thread_id)
 
 
 def pauses(raised: BaseException) -> bool:

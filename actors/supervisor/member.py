@@ -21,7 +21,7 @@ from ...protocol.results import Metrics, RunOutcome
 from ...protocol.state import AgentState
 from ..checkpoints.delta import restore
 from ..recovering import recovering
-from ..threads import Threads
+from ..threads import SEPARATOR, Threads
 from .asking import ask_checkpointer
 from .children import SPENT, unrun
 from .purse import purse_of
@@ -31,7 +31,6 @@ from .subagent import child_channel, since, state_of, subordinate
 from .thread import read
 
 Asked = tuple[dict[str, Any], dict[str, Any]]  # a member's question, and what is needed to go on with the member
-SEPARATOR = "#"  # between a thread and the threads of its members
 AGAIN = "^"  # between a member's segment and the segment of the pattern that continues it
 
 
@@ -105,6 +104,7 @@ async def request_of(stage: Scene, key: str, member: Any, fields: dict[str, Any]
         thread_id=f"{run.request.thread_id}{SEPARATOR}{log.turn}.{ident}" if durable else None,
         stream_tokens=run.request.stream_tokens,
         member=key,
+        member_of=(run.request.member_of or run.request.thread_id) if durable else None,
         full=full,
         recover=durable and run.request.recover,
         **fields,
@@ -152,7 +152,8 @@ async def adopt(run: Run, member: Any, child: dict[str, Any], thread_id: str) ->
     """The pattern's thread was forked: its member's is forked, too, where it had paused, when it is first needed."""
     if await read(run.peers, member.checkpointer, thread_id) is None:
         threads = Threads(member.checkpointer, run.peers.checkpointer().request)
-        await threads.fork(child["thread_id"], thread_id, checkpoint_id=child["checkpoint_id"])
+        whose = run.request.member_of or run.request.thread_id
+        await threads.fork(child["thread_id"], thread_id, checkpoint_id=child["checkpoint_id"], member_of=whose)
 
 
 async def outcome_of(stage: Scene, key: str, request: StartRun) -> RunOutcome:

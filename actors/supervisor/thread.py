@@ -16,7 +16,7 @@ from ...protocol.state import AgentState, ToolExecution
 from ...protocol.storage import JournalEntry
 from ...protocol.turn import open_calls
 from ..checkpoints.delta import Baseline, build_save, restore
-from ..checkpoints.facts import searchable
+from ..checkpoints.facts import MEMBER_OF, searchable
 from .asking import ask_checkpointer
 from .backlog import Backlog
 from .lease import take
@@ -57,8 +57,9 @@ async def stored_state(run: Run) -> AgentState | None:
 
 
 def newest_state(run: Run) -> AgentState | None:
-    """What the thread, once it is open, or else the request holds."""
-    if run.checkpoint is not None:
+    """What the thread, once it is open, or else the request holds. A step of a pattern is a conversation of its own."""
+    begins_anew = run.request.member is not None and run.request.mode == "turn"
+    if run.checkpoint is not None and not begins_anew:
         return run.checkpoint.state  # type: ignore[no-any-return]  # what is stored has no type of its own here
     return None if run.request.state is None else AgentState.model_validate_json(run.request.state)
 
@@ -67,6 +68,8 @@ async def open_thread(run: Run) -> CheckpointLoaded:
     """Load the thread, as its only writer: its newest checkpoint, and what is known of calls that have no result in it."""
     loaded = await take(run)
     run.checkpoint = restore(loaded)
+    if run.request.member_of is not None and run.checkpoint is not None:
+        check_is_own(run, loaded)
     if not run.config.keep_iteration_checkpoints:
         run.opening = opening_of(loaded, run.checkpoint, run.request.run_id)
     if run.request.mode != "turn":
@@ -76,6 +79,17 @@ async def open_thread(run: Run) -> CheckpointLoaded:
         if entry.phase == "done" or entry.call_id not in run.journal:
             run.journal[entry.call_id] = entry
     return loaded
+
+
+def check_is_own(run: Run, loaded: CheckpointLoaded) -> None:
+    """Refuse to write a member's conversation over one that is somebody else's.
+
+    Raises:
+        CheckpointConflict: the thread is no member's of this pattern.
+    """
+    if loaded.metadata.get(MEMBER_OF) != run.request.member_of:
+        why = f"{where(run)} is not one of the pattern in thread {run.request.member_of!r}: rename or delete it"
+        raise CheckpointConflict(why, thread_id=run.request.thread_id)
 
 
 def new_turn(run: Run, stored: AgentState | None) -> None:
@@ -93,7 +107,7 @@ def new_turn(run: Run, stored: AgentState | None) -> None:
         earlier = (system,) if system is not None else ()
     elif system is not None and earlier[0].role == "system":
         earlier = (system, *earlier[1:])
-    elif system is not None and run.checkpoint is None:  # a history that came with the request
+    elif system is not None and run.request.state is not None:  # a history that came with the request
         earlier = (system, *earlier)
     values = NOTHING if run.request.values is None else {VALUES: run.request.values}
     prompt = Message.trusted(role="user", content=run.request.prompt, metadata=values)
@@ -291,6 +305,7 @@ def facts(run: Run, reason: str | None, ending: dict[str, Any] | None) -> dict[s
     return {
         **searchable(run.state.metadata),
         **known,
+        **({} if run.request.member_of is None else {MEMBER_OF: run.request.member_of}),
         "model_calls": run.model_calls,
         **(run.memo.marks if run.agent.is_pattern else {}),
         **({} if ending is None else {"ending": ending}),

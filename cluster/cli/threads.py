@@ -49,6 +49,7 @@ def list_threads(
     where: WhereOption = None,
     after: Annotated[str, typer.Option(help="Only ids behind this one: the next page.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    members: Annotated[bool, typer.Option("--members", help="Those of patterns' members, too.")] = False,
     as_json: options.JsonOption = False,
     verbose: options.VerboseOption = 0,
 ) -> None:
@@ -71,7 +72,7 @@ def list_threads(
 
     async def job() -> list[Any]:
         async with opened(url) as threads:
-            return await threads.page(prefix, where=facts, after=after, limit=limit)
+            return await threads.page(prefix, where=facts, after=after, limit=limit, members=members)
 
     found = asyncio.run(job())
     following = found[-1].thread_id if len(found) == limit else None

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from ...actors.runnable import Runnable
 from ...actors.tools.decorator import Isolation, Tool
@@ -97,6 +97,26 @@ class Node:
         if self.kind != "function" or self.destinations is not None or self.sends is not None:
             return False
         return mentions(self.action, SIGNPOSTS)
+
+
+class NodeOptions(TypedDict, total=False):
+    """What ``add_node`` takes by name: fields of :class:`Node`, and names alone where it has several."""
+
+    destinations: str | Iterable[str]
+    sends: str | Iterable[str]
+    writes: str | Iterable[str]
+    retry: NodeRetry | None
+    cache: CachePolicy | None
+    timeout: float | None
+    condition: Callable[..., Any] | None
+    defer: bool
+    on_error: Callable[..., Any] | None
+    idempotent: bool
+    input: str | Callable[..., Any] | None
+    output: str | Callable[..., Any] | None
+    placement: Any
+    isolation: Isolation | None
+    metadata: Mapping[str, Any] | None
 
 
 def node_of(name: str, action: Any, options: Mapping[str, Any]) -> Node:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ...protocol.errors import GraphError
 from ...protocol.patterns import MemberResult
 from ..pattern import settled
 from .bodies import HANDLER, caller
@@ -52,7 +53,10 @@ class TaskRun:
 
     @property
     def node(self) -> Node:
-        return self.plan.nodes[self.task.node]
+        found = self.plan.nodes.get(self.task.node)
+        if found is None:
+            raise GraphError(f"node {self.task.node!r} comes next, and the graph has none of that name: it was changed since")
+        return found
 
     async def carry_out(self) -> Done:
         """The task, to its end; what its node did wrong is in the result.

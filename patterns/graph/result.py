@@ -63,6 +63,11 @@ class GraphResult(PatternResult):
         """The caller's view of an outcome."""
         return cls(outcome, plan=plan)
 
+    @property
+    def graph_id(self) -> str:
+        """The graph's name."""
+        return "" if self.plan is None else self.plan.name
+
     @cached_property
     def value(self) -> Any:
         """The state at the end, or at the pause: JSON values."""
@@ -93,7 +98,7 @@ class GraphResult(PatternResult):
         last = by_step.get(known["steps"][-1]) if known["steps"] else None
         output = known.get("output")
         if last is not None and last.success and self.plan is not None:
-            node = self.plan.nodes[known["node"]]
+            node = self.plan.nodes.get(known["node"])
             output = reply_of_member(self.plan, node, last, handled=known.get("handled", False)).output
         facts = {name: known[name] for name in ("node", "id", "superstep", "status", "duration_ms")}
         facts |= {name: known[name] for name in ("error", "handled", "cached", "item") if name in known}

@@ -59,6 +59,7 @@ class Runner:
         self.rules = rules
         self.stage = stage
         self.line = Timeline()
+        self._taken: set[str] = set()
 
     async def run(self) -> Ending:
         """The whole run; what goes wrong in it is how it ends.
@@ -129,6 +130,7 @@ class Runner:
             mode="debug",
             data={"kind": "superstep_started", "step": number, "tasks": [task.id for task in schedule.tasks]},
         )
+        self._taken = set()
         done = await self._all(schedule.tasks, number)
         newest = times.close(self.plan, self.line, number, done, schedule)
         routed = [await self._routed(each, newest) for each in done]
@@ -145,6 +147,9 @@ class Runner:
 
     async def _branch(self, task: Task, number: int, depth: int) -> list[Done]:
         key = f"{number}/{task.id}"
+        if task.id in self._taken:
+            raise GraphError(f"two tasks of a superstep have the id {task.id!r}; every Send needs an id of its own", id=task.id)
+        self._taken.add(task.id)
         recorded = self.stage.log.knows(key)
         done = await TaskRun(
             stage=self.stage,

@@ -263,8 +263,8 @@ def _done(plan: Plan, known: Mapping[str, Any], results: Mapping[str, Message]) 
     reply = Reply()
     if "reply" in known:
         reply = Reply.from_json(known["reply"])
-    elif known["status"] == "completed" and result is not None and task.node in plan.nodes:
-        reply = reply_of_member(plan, plan.nodes[task.node], result, handled=known.get("handled", False))
+    elif known["status"] == "completed" and result is not None:
+        reply = reply_of_member(plan, plan.nodes.get(task.node), result, handled=known.get("handled", False))
     return Done(
         task=task,
         status=known["status"],

@@ -15,17 +15,17 @@ from .team import FLOOR
 
 
 @pytest_asyncio.fixture
-async def inline() -> AsyncIterator[Runtime]:
-    """The current runtime of a test that needs no Ray; nobody is on the floor."""
-    FLOOR.clear()
-    async with Runtime(inline=True) as runtime:
+async def here() -> AsyncIterator[Runtime]:
+    """The current runtime, inline."""
+    async with programs.inline() as runtime:
         yield runtime
 
 
 @pytest_asyncio.fixture
-async def here() -> AsyncIterator[Runtime]:
-    """The current runtime, inline."""
-    async with programs.inline() as runtime:
+async def inline() -> AsyncIterator[Runtime]:
+    """The current runtime of a test that needs no Ray; nobody is on the floor."""
+    FLOOR.clear()
+    async with Runtime(inline=True) as runtime:
         yield runtime
 
 

@@ -28,5 +28,5 @@ async def test_a_member_that_paused_goes_on_from_its_own_store(tmp_path: Path) -
             result = await pattern().aresume("yes", thread_id=thread)
             assert result.success and result.final_output == "done"
         threads = Agent(ScriptedModel([]), checkpointer=f"sqlite:///{tmp_path}/member.db").threads_in(runtime)
-        assert [found.thread_id for found in await threads.page("")] == ["fork#1.0.asker", "t#1.0.asker"]
+        assert [found.thread_id for found in await threads.page("", members=True)] == ["fork#1.0.asker", "t#1.0.asker"]
     assert paused.stop_reason == "interrupted"

@@ -103,7 +103,7 @@ def test_odd_nodes_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="needs a name"):
         made.add_node(lambda state: None)
     with pytest.raises(ConfigurationError, match="unknown option tries"):
-        made.add_node("b", step, tries=3)
+        made.add_node("b", step, tries=3)  # type: ignore[call-arg]
     with pytest.raises(ConfigurationError, match="positive number of seconds"):
         made.add_node("b", step, timeout=0)
     with pytest.raises(ConfigurationError, match="input= and output="):

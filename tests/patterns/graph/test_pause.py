@@ -239,6 +239,16 @@ class TestInline:
         with pytest.raises(ConfigurationError, match="'x' is no node"):
             await run.update_state("t", {"n": 1}, as_node="x")
 
+    async def test_a_graph_that_has_lost_a_node_since_says_so(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/t.db"
+        made = graph((START, "a"), ("a", "b"), a=lambda s: {"log": "a"}, b=lambda s: {"log": interrupt("?")})
+        await made.compile(checkpointer=url).arun({}, thread_id="t")
+        other = graph((START, "c"), c=lambda s: {"log": "c"}).compile(checkpointer=url)
+        assert (await other.get_state("t")).values == {"log": ["a"]} and (await other.get_state("t")).next == ("b",)
+        result = await other.aresume("x", thread_id="t")
+        assert not result.success and "node 'b' comes next, and the graph has none of that name" in str(result.error)
+        assert result.nodes["c"].status == "pending" and result.graph_id == "graph"
+
     @pytest.mark.spec("PAT-59")
     async def test_an_update_as_a_node_is_followed_by_what_follows_the_node(self, tmp_path: Path) -> None:
         count = Counted()

@@ -527,6 +527,15 @@ async def test_what_follows_a_sends_target_runs_once_for_all_of_them() -> None:
     assert (await graph.compile(max_concurrency=1).arun({})).value == {"log": ["work", "work", "sum"]}
 
 
+async def test_two_tasks_of_one_superstep_need_different_ids() -> None:
+    split = {"log": "x"}
+    graph = StateGraph(Log).add_node("work", lambda state: split)
+    for name in ("a", "b"):
+        graph.add_node(name, lambda state: [Send("work", id="same")]).add_edge(START, name)
+    result = await graph.compile().arun({})
+    assert isinstance(result.error, GraphError) and "have the id 'same'" in str(result.error)
+
+
 async def test_sends_that_lead_back_to_themselves_end() -> None:
     graph = StateGraph().add_node("a", lambda state: [Send("a")]).add_edge(START, "a").compile(max_iterations=5)
     result = await graph.arun({})
