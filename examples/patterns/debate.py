@@ -3,8 +3,7 @@
 Offline, the models are scripts. For real ones, name them on the lines marked MODEL, say ``"openai:gpt-4o-mini"``.
 """
 
-from umbel import Agent
-from umbel.patterns.debate import Debate
+from umbel import Agent, Debate
 from umbel.testing import ScriptedModel, text
 
 sure = Agent(model=ScriptedModel([text("hemlock")]), name="sure")  # MODEL

@@ -7,8 +7,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from umbel import Agent
-from umbel.patterns.functional import Entrypoint, ask, entrypoint, step, task
+from umbel import Agent, Entrypoint, ask, entrypoint, step, task
 from umbel.testing import ScriptedModel, text
 
 writer = Agent(model=ScriptedModel([lambda messages: text(f"About {messages[-1].content}.")]), name="writer")  # MODEL

@@ -7,8 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TypedDict
 
-from umbel import Agent
-from umbel.patterns.graph import START, Command, CompiledGraph, StateGraph, interrupt
+from umbel import START, Agent, Command, CompiledGraph, StateGraph, interrupt
 from umbel.testing import ScriptedModel, text
 
 

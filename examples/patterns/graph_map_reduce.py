@@ -5,8 +5,7 @@ Offline, the model is a script. For a real one, name it on the line marked MODEL
 
 from typing import Annotated, TypedDict
 
-from umbel import Agent
-from umbel.patterns.graph import END, START, Send, StateGraph
+from umbel import END, START, Agent, Send, StateGraph
 from umbel.reducers import append
 from umbel.testing import ScriptedModel, text
 

@@ -3,8 +3,7 @@
 Offline, the models are scripts. For real ones, name them on the lines marked MODEL, say ``"openai:gpt-4o-mini"``.
 """
 
-from umbel import Agent
-from umbel.patterns.group_chat import GroupChat
+from umbel import Agent, GroupChat
 from umbel.testing import ScriptedModel, text
 
 cook = Agent(

@@ -3,8 +3,7 @@
 Offline, the models are scripts. For real ones, name them on the lines marked MODEL, say ``"openai:gpt-4o-mini"``.
 """
 
-from umbel import Agent, tool
-from umbel.patterns.handoff import Handoff
+from umbel import Agent, Handoff, tool
 from umbel.testing import ScriptedModel, text, tool_call
 
 

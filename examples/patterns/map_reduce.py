@@ -3,9 +3,7 @@
 Offline, the model is a script. For a real one, name it on the line marked MODEL, say ``"openai:gpt-4o-mini"``.
 """
 
-from umbel import Agent, ModelResponse
-from umbel.patterns.map_reduce import MapReduce
-from umbel.protocol.messages import Message
+from umbel import Agent, MapReduce, Message, ModelResponse
 from umbel.testing import ScriptedModel, error, text
 
 

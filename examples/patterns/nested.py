@@ -3,9 +3,8 @@
 Offline, the models are scripts. For real ones, name them on the lines marked MODEL, say ``"openai:gpt-4o-mini"``.
 """
 
-from umbel import Agent, MemberResult, loop, parallel, sequential
+from umbel import Agent, MemberResult, draw_ascii, loop, parallel, sequential
 from umbel.events import Event, MemberEvent, StepStartEvent
-from umbel.patterns.drawing import draw_ascii
 from umbel.testing import ScriptedModel, text
 
 

@@ -5,9 +5,7 @@ Offline, the models are scripts. For real ones, name them on the lines marked MO
 
 import json
 
-from umbel import Agent
-from umbel.patterns.orchestrator import Orchestrator
-from umbel.patterns.specialist import Specialist
+from umbel import Agent, Orchestrator, Specialist
 from umbel.testing import ScriptedModel, text
 
 routing = {

@@ -5,9 +5,7 @@ Offline, the models are scripts. For real ones, name them on the lines marked MO
 
 import json
 
-from umbel import Agent, ModelResponse
-from umbel.patterns.plan_execute import PlanExecute
-from umbel.protocol.messages import Message
+from umbel import Agent, Message, ModelResponse, PlanExecute
 from umbel.testing import ScriptedModel, text
 
 

@@ -3,8 +3,7 @@
 Offline, the models are scripts. For real ones, name them on the lines marked MODEL, say ``"openai:gpt-4o-mini"``.
 """
 
-from umbel import Agent
-from umbel.patterns.swarm import Swarm, SwarmAgent
+from umbel import Agent, Swarm, SwarmAgent
 from umbel.testing import ScriptedModel, text, tool_calls
 
 finds = tool_calls(
