@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from umbel import Agent, Runtime, ToolContext
+from umbel import Agent, Runtime, ToolContext, interrupt
 from umbel.actors.checkpoints import build_save, restore
 from umbel.actors.checkpoints.registry import open_store
 from umbel.errors import ConfigurationError, DefinitionError, InvalidArguments, MemberFailed, RunError, StoreUnavailable
@@ -19,6 +19,8 @@ from umbel.events import MemberEvent, StepCompleteEvent
 from umbel.patterns.functional import ask, entrypoint, step, task
 from umbel.patterns.pipeline import Sequential
 from umbel.testing import ScriptedModel, text, tool_call
+
+from ..cases.killing import kill, until
 
 runs: Counter[str] = Counter()
 
@@ -641,3 +643,75 @@ def test_what_a_body_reaches_is_known_before_it_runs() -> None:
         return await double(n) + await inner()
 
     assert set(outer.inner()) == {double, writer} == set(inner.inner())
+
+
+@pytest.mark.spec("PAT-54")
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_task_asks_wherever_it_runs(runtime: Runtime, kind: str) -> None:
+    def sign(name: str) -> str:
+        return f"{interrupt(f'Sign, {name}?')} and {interrupt('Date?')}"
+
+    async def sign_later(name: str) -> str:
+        return sign(name)
+
+    signed: Any = task(name="sign")(sign if kind == "sync" else sign_later)
+
+    @entrypoint
+    async def main() -> list[str]:
+        return list(await asyncio.gather(signed("Ada"), signed("Bob")))
+
+    result = await main.arun("go")
+    for round_of_answers in ("yes", "today"):
+        assert len(result.interrupts) == 2
+        answers = {asked["interrupt_id"]: f"{asked['question'][:9]}{round_of_answers}" for asked in result.interrupts}
+        result = await main.aresume(answers=answers, result=result)
+    assert result.value == ["Sign, Adayes and Date?today", "Sign, Bobyes and Date?today"]
+
+
+async def test_what_was_cached_is_cached_again_when_it_is_played_again(inline: Runtime, tmp_path: Path) -> None:
+    @task(cache="thread")
+    async def look_up(key: str) -> str:
+        runs[key] += 1
+        return key.upper()
+
+    @entrypoint(checkpointer=f"sqlite:///{tmp_path}/t.db")
+    async def main(key: str) -> list[str]:
+        found = await asyncio.gather(look_up(key), look_up(key))
+        return [*found, await ask("On?"), await look_up(key)]
+
+    for key in ("a", "b", "a"):
+        await main.arun(key, thread_id="t")
+        result = await main.aresume("on", thread_id="t")
+        assert result.value == [key.upper(), key.upper(), "on", key.upper()]
+    assert runs == {"a": 1, "b": 1}
+    assert [done.get("cached", False) for done in result.details["tasks"]] == [True, True, True]
+
+
+@pytest.mark.ray
+@pytest.mark.case(15)
+@pytest.mark.spec("OURS-24")
+async def test_the_supervisor_of_a_body_dies_and_no_task_that_had_ended_runs_again(
+    fragile_runtime: Runtime, tmp_path: Path
+) -> None:
+    log, gate = tmp_path / "log", tmp_path / "gate"
+
+    @task
+    async def note(n: int) -> int:
+        with log.open("a") as file:
+            file.write(f"{n}\n")
+        while n == 3 and not gate.exists():
+            await asyncio.sleep(0.01)
+        return n
+
+    @entrypoint(checkpointer=f"sqlite:///{tmp_path}/t.db")
+    async def main() -> list[int]:
+        first = await asyncio.gather(*(note(n) for n in range(3)))
+        return [*first, await note(3), await note(4)]
+
+    running = asyncio.ensure_future(main.arun("go", thread_id="t", runtime=fragile_runtime))
+    await until(lambda: log.exists() and "3\n" in log.read_text())
+    kill(fragile_runtime, "supervisor")
+    gate.touch()
+    assert (await running).value == [0, 1, 2, 3, 4]
+    done = log.read_text().split()
+    assert [done.count(str(n)) for n in (0, 1, 2, 4)] == [1, 1, 1, 1] and done.count("3") in (1, 2)
