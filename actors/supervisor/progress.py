@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ...protocol.commands import CancelRun, StartRun
 from ...protocol.errors import RunError, UmbelError
