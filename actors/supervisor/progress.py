@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ...protocol.commands import CancelRun, StartRun
 from ...protocol.errors import RunError, UmbelError
@@ -65,7 +65,7 @@ class Progress:
         self._asked: dict[str, list[PendingInterrupt]] = {}
         self._saving = asyncio.Lock()
         self._changes = self._stored = 0
-        self._is_open = False
+        self._opening: asyncio.Task[None] | None = None
         self._live = not self.log.records or self.log.replayed
         self.room = asyncio.Semaphore(self.pattern.max_concurrency or 1_000_000)
         for waits in run.state.interrupts:
@@ -99,8 +99,11 @@ class Progress:
 
     async def _carry_out(self, key: str, member: str, perform: Perform) -> MemberResult:
         began = time.monotonic()
-        if not self._is_open:
-            await self._open()
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._open())
+        if not self._opening.done():
+            await asyncio.shield(self._opening)
+        self._opening.result()
         try:
             result = await perform(key)
         except StepPaused:
@@ -186,9 +189,7 @@ class Progress:
     async def _open(self) -> None:
         """Before the first step begins, what the turn is, or what was answered, is stored: so whoever comes can continue it."""
         async with self._saving:
-            if not self._is_open:
-                await save(self.run)
-            self._is_open = True
+            await save(self.run)
 
     async def store(self, *records: Message) -> None:
         """Record, and return when it is stored; what happens at the same moment is stored together.
@@ -250,9 +251,10 @@ class Progress:
         self.log.close()
         if not at_once:
             await self._stop([key for key, task in self._tasks.items() if not task.done()])
-        for task in self._tasks.values():
+        running: list[asyncio.Task[Any]] = [*self._tasks.values(), *([self._opening] if self._opening is not None else [])]
+        for task in running:
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
 
     async def _stop(self, keys: list[str]) -> None:
         tasks = [self._tasks[key] for key in keys]
