@@ -14,7 +14,7 @@ from umbel.errors import ConfigurationError, MissingExtra
 from umbel.patterns.debate import Debate
 from umbel.patterns.drawing import FORMATS, draw, draw_ascii, draw_dot, draw_image, draw_mermaid
 from umbel.patterns.functional import entrypoint, step, task
-from umbel.patterns.graph import StateGraph
+from umbel.patterns.graph import Command, StateGraph
 from umbel.patterns.group_chat import GroupChat
 from umbel.patterns.handoff import Handoff
 from umbel.patterns.map_reduce import MapReduce
@@ -113,6 +113,11 @@ GRAPH.add_edge(["left", "right"], "join")
 GRAPH.add_edge("join", "plan")
 
 
+OPEN = StateGraph(name="open")
+OPEN.add_node("route", lambda state: Command(goto=state["where"]))
+OPEN.add_edge(START, "route")
+
+
 @pytest.mark.parametrize(
     ("pattern", "lines"),
     [
@@ -139,6 +144,7 @@ GRAPH.add_edge("join", "plan")
          ["START -> a", "a: agent -> correlator", "correlator: auxiliary -> END"]),
         (GRAPH.compile(), ["START -> plan", "plan: agent ~> left [l]; ~> right [r]; ~> END [done]", "right: function -> join",
          "join: function -> plan"]),
+        (Sequential([OPEN.compile()]), ["open: StateGraph -> END", "route: function ~> (wherever the code says)"]),
         (Sequential([GRAPH.compile()]), ["graph: StateGraph -> END"]),
     ],
 )  # fmt: skip
