@@ -177,6 +177,25 @@ async def test_a_group_whose_task_failed_is_the_same_when_it_is_played_again(inl
     assert (await main.aresume("no", thread_id="t")).value == [["fail: ValueError: x"], "no"]
 
 
+async def test_patience_that_ended_has_ended_when_it_is_played_again(inline: Runtime, tmp_path: Path) -> None:
+    @task
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    @entrypoint(checkpointer=f"sqlite:///{tmp_path}/t.db", cancel_grace_seconds=0.01)
+    async def main() -> list[Any]:
+        try:
+            async with asyncio.timeout(0.02):
+                await hang()
+        except TimeoutError:
+            return ["late", await ask("Again?")]
+        return []
+
+    assert (await main.arun("go", thread_id="t")).stop_reason == "interrupted"
+    result = await main.aresume("no", thread_id="t")
+    assert result.value == ["late", "no"] and result.details["tasks"][0]["status"] == "cancelled"
+
+
 async def test_a_cancelled_run_cancels_its_tasks_and_body(inline: Runtime) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
