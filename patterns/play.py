@@ -126,18 +126,18 @@ class Play:
         return await self.stage.ask(question, key=key, **fields)
 
     async def once(
-        self, name: str, arguments: dict[str, Any], key: str, lasting: bool, carry_out: Callable[[], Awaitable[MemberResult]]
+        self, name: str, what: Any, key: str, lasting: bool, carry_out: Callable[[], Awaitable[MemberResult]]
     ) -> MemberResult:
         """A step whose result is taken from an equal one, if there is one that succeeded; of those at once, one runs.
 
         Args:
             name: of what the step carries out.
-            arguments: JSON values; steps with the same name and arguments are equal.
+            what: it and its arguments, JSON values; steps are equal if these are.
             key: of the step.
             lasting: also from earlier turns of the thread.
             carry_out: carries the step out.
         """
-        sign = hashlib.sha256(f"{name} {canonical(arguments)}".encode()).hexdigest()
+        sign = hashlib.sha256(canonical(what).encode()).hexdigest()
         while (first := self._equal.get(sign)) is not None:
             ended = await asyncio.shield(first)
             if isinstance(ended, MemberResult) and ended.success:

@@ -318,6 +318,24 @@ async def test_equal_calls_of_a_cached_task_run_once_and_are_recorded(inline: Ru
     assert (await main.arun("go")).success and runs["look_up"] == 4, "the cache is the run's"
 
 
+async def test_tasks_of_one_name_do_not_share_a_cache(inline: Runtime) -> None:
+    @task(name="look", cache=True)
+    async def here(n: int) -> str:
+        return f"here {n}"
+
+    @task(name="look", cache=True)
+    async def there(n: int) -> str:
+        return f"there {n}"
+
+    @entrypoint
+    async def main() -> list[str]:
+        return [await here(1), await there(1), await here(1)]
+
+    result = await main.arun("go")
+    assert result.value == ["here 1", "there 1", "here 1"]
+    assert [member.step for member in result.members] == ["look-1", "look-2", "look-3"]
+
+
 async def test_a_failure_is_not_cached(inline: Runtime) -> None:
     @task(cache=True)
     async def flaky() -> int:
