@@ -158,7 +158,7 @@ class Entrypoint(Pattern, Generic[P, T]):
     def _previous(self, stage: Stage) -> Any:
         """What the thread's newest turn that was a success returned; None if there is none."""
         ends = [message.metadata[STEP] for message in stage.log.records if message.metadata[STEP]["kind"] == "end"]
-        good = [end for end in ends if end.get("error") is None and end.get("stop_reason", "complete") == "complete"]
+        good = [end for end in ends if end.get("stop_reason", "complete") == "complete"]
         return self._shape.load(good[-1].get("value")) if good and good[-1].get("value") is not None else None
 
 
@@ -294,7 +294,9 @@ def _readings(signature: Signature, text: str, values: dict[str, Any] | None) ->
     names = [parameter.name for parameter in signature.parameters]
     only = names[0] if len(names) == 1 and signature.extras is None else None
     if values is not None:
-        return [values] if only is None or set(values) == {only} else [values, {only: values}]
+        if only is None or set(values) == {only}:
+            return [values]
+        return [{only: values}, values] if only in values else [values, {only: values}]
     plain_text: list[dict[str, Any]] = [{names[0]: text}] if names else [{}]
     try:
         parsed = json.loads(text)

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..actors.tools.context import current_tool_context, enter, leave
+from ..actors.tools.context import enter, leave
 from ..actors.tools.decorator import is_async
 from ..protocol.errors import MemberFailed, RunError
 from ..protocol.patterns import MemberResult, failure_of
@@ -183,8 +183,8 @@ def current_play(call: str) -> Play:
 
 
 def playing() -> Play | None:
-    """The playing of the body that this code belongs to; None elsewhere, and in a task's own body."""
-    return _current.get() if current_tool_context() is None else None
+    """The playing of the body that this code belongs to; None elsewhere, and in what a step runs."""
+    return _current.get()
 
 
 def failure(result: MemberResult) -> MemberFailed:

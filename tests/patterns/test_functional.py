@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from umbel import Agent, Runtime, tool
+from umbel import Agent, Runtime, ToolContext, interrupt, tool
 from umbel.errors import ConfigurationError, DefinitionError, InvalidArguments, MemberFailed, RunError, StoreUnavailable
 from umbel.events import MemberEvent, StepCompleteEvent
 from umbel.patterns.functional import ask, entrypoint, step, task
 from umbel.patterns.pipeline import Sequential
 from umbel.testing import ScriptedModel, text, tool_call
 
+from . import tasks
 from .tasks import double, fail, runs, step_names, writer
 
 
@@ -291,6 +292,7 @@ async def test_what_the_body_raises_is_the_result(inline: Runtime) -> None:
                 group.create_task(double(1))
         raise KeyError("where")
 
+    assert isinstance((await main.arun("group")).error, MemberFailed)
     for how, why in [("exit", "main: SystemExit: 3"), ("group", "fail: ValueError: one"), ("else", "main: KeyError: 'where'")]:
         result = await main.arun(how)
         assert (result.success, result.stop_reason, why in str(result.error)) == (False, "error", True)
@@ -319,7 +321,8 @@ async def test_a_budget_that_stops_a_step_stops_the_run_for_the_same_reason(inli
     assert (result.success, result.stop_reason) == (False, "token_budget")
 
 
-async def test_a_broken_store_is_no_failure_of_a_task(inline: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("swallow", [True, False])
+async def test_a_broken_store_is_no_failure_of_a_task(inline: Runtime, monkeypatch: pytest.MonkeyPatch, swallow: bool) -> None:
     async def full(run: Any) -> None:
         raise StoreUnavailable("the disk is full")
 
@@ -328,6 +331,8 @@ async def test_a_broken_store_is_no_failure_of_a_task(inline: Runtime, monkeypat
         try:
             await double(1)
         except StoreUnavailable:
+            if not swallow:
+                raise
             return "swallowed"
         return "nothing noticed"
 
@@ -384,6 +389,25 @@ async def test_events_name_the_steps_and_steps_of_steps(inline: Runtime) -> None
     assert [event.step for event in deep if isinstance(event, StepCompleteEvent)] == ["double-1"]
 
 
+async def test_a_body_that_a_tool_began_is_not_the_tools(inline: Runtime) -> None:
+    @entrypoint
+    async def main() -> str:
+        draft = await step(writer, "Write")
+        try:
+            interrupt("Whose question is it?")
+        except RunError as error:
+            return f"{draft.text} {error}"
+        return ""
+
+    @tool
+    async def begin(ctx: ToolContext) -> str:
+        """Begin it."""
+        return (await ctx.run_subagent(main, "go")).text
+
+    result = await Agent(ScriptedModel([tool_call("begin"), text("done")]), tools=[begin]).arun("go")
+    assert result.success and str(result.tool_executions[0].result).startswith("A draft. interrupt() belongs into")
+
+
 async def test_an_agent_run_past_the_steps_is_refused_with_advice(inline: Runtime) -> None:
     @entrypoint
     async def main() -> str:
@@ -394,6 +418,14 @@ async def test_an_agent_run_past_the_steps_is_refused_with_advice(inline: Runtim
 
 
 def test_what_a_body_reaches_is_known_before_it_runs() -> None:
+    experts = {"first": writer, "others": [Agent(ScriptedModel([text("x")]), name="second")]}
+
+    @entrypoint
+    async def consult(name: str) -> Any:
+        return await step(experts["first"], name) if name else await tasks.fail(name)  # type: ignore[arg-type]
+
+    assert {getattr(one, "name", None) for one in consult.inner()} == {"writer", "second", "fail"}
+
     @entrypoint
     async def inner() -> int:
         return await outer(1)

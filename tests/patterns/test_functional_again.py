@@ -12,7 +12,7 @@ import pytest
 from umbel import Runtime, interrupt
 from umbel.actors.checkpoints import build_save, restore
 from umbel.actors.checkpoints.registry import open_store
-from umbel.errors import MemberFailed
+from umbel.errors import InvalidArguments, MemberFailed
 from umbel.patterns.functional import ask, entrypoint, step, task
 
 from ..cases.killing import kill, until
@@ -56,6 +56,7 @@ async def test_bodies_and_tasks_ask_and_nothing_is_done_twice(runtime: Runtime, 
         result = await main.aresume(answer, thread_id="t")
     assert asked == ["sale, really?", "sale, certainly?", "When?"]
     assert result.value == {"sure": ["yes", "yes, yes"], "when": "now", "draft": "A draft."}
+    assert [member.thread_id for member in result.members if member.run_id] == ["t#1.writer-1"]
     assert log.read_text().splitlines() == ["sale", "asked"]
 
 
@@ -336,6 +337,20 @@ async def test_tasks_of_one_name_do_not_share_a_cache(inline: Runtime) -> None:
     assert [member.step for member in result.members] == ["look-1", "look-2", "look-3"]
 
 
+async def test_of_equal_calls_one_asks(inline: Runtime) -> None:
+    asking: Any = task(name="asking", cache=True)(confirm.function)
+
+    @entrypoint
+    async def main(n: int) -> Any:
+        return await asyncio.gather(*(asking("It") for _ in range(n)))
+
+    result = await main.arun({"n": 3})
+    for answer in ("yes", "sure"):
+        assert len(result.interrupts) == 1
+        result = await main.aresume(answer, result=result)
+    assert result.value == [["yes", "sure"]] * 3
+
+
 async def test_a_failure_is_not_cached(inline: Runtime) -> None:
     @task(cache=True)
     async def flaky() -> int:
@@ -365,3 +380,21 @@ async def test_a_cache_of_a_thread_lasts_beyond_the_turn(inline: Runtime, tmp_pa
     first = [(await main.arun(key, thread_id="t")).value for key in ("a", "b", "a")]
     assert (first, runs) == (["A", "BA", "ABA"], {"a": 1, "b": 1})
     assert (await main.arun("a", thread_id="other")).value == "A" and runs["a"] == 2
+    with pytest.raises(InvalidArguments, match="previous: unknown parameter"):
+        await main.arun({"key": "a", "previous": "mine"}, thread_id="t")
+
+
+async def test_a_failure_is_not_kept_for_later_turns(inline: Runtime) -> None:
+    @task(cache="thread")
+    async def flaky() -> int:
+        runs["flaky"] += 1
+        if runs["flaky"] == 1:
+            raise OSError("no")
+        return runs["flaky"]
+
+    @entrypoint(checkpointer="memory://")
+    async def main(previous: int | None = None) -> list[int | None]:
+        return [await flaky(), None if previous is None else 1]
+
+    assert not (await main.arun("go", thread_id="t")).success
+    assert (await main.arun("go", thread_id="t")).value == [2, None], "what failed returned nothing"

@@ -7,6 +7,7 @@ import pickle
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,12 +17,14 @@ import pytest
 
 from umbel import Agent, Runtime, interrupt
 from umbel.cluster.fleet import Fleet
-from umbel.errors import ConfigurationError, ToolTimeout
+from umbel.errors import ConfigurationError, OutcomeUnknown, ToolTimeout
 from umbel.patterns.drawing import draw_ascii
 from umbel.patterns.functional import entrypoint, step
 from umbel.patterns.pipeline import Parallel, Sequential
 from umbel.patterns.remote import RemoteMember
 from umbel.testing import ScriptedModel, text
+
+from .crashing import copy_of
 
 
 class Office(BaseHTTPRequestHandler):
@@ -133,6 +136,26 @@ async def test_it_may_ask_a_person_first(office: SimpleNamespace) -> None:
         paused = await both.arun("x", runtime=inline)
         assert paused.interrupts[0]["question"] == "Ask them?" and not office.asked
         assert (await both.aresume("yes", result=paused, runtime=inline)).final_output == "X: YES"
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_after_a_crash_it_is_asked_again_if_that_is_harmless(
+    office: SimpleNamespace, tmp_path: Path, idempotent: bool
+) -> None:
+    class Crashing(Clerk):
+        async def ask(self, prompt: str, *, metadata: Mapping[str, Any]) -> Any:
+            if not (tmp_path / "copy.db").exists():
+                copy_of(tmp_path / "t.db", tmp_path / "copy.db")
+            return await super().ask(prompt, metadata=metadata)
+
+    async with Runtime(inline=True) as inline:
+        at: dict[str, Any] = {"url": f"{office.url}/echo", "idempotent": idempotent}
+        first = Crashing(**at, checkpointer=f"sqlite:///{tmp_path}/t.db")
+        assert (await first.arun("x", thread_id="t", runtime=inline)).final_output == "X"
+        again = Crashing(**at, checkpointer=f"sqlite:///{tmp_path}/copy.db")
+        result = await again.continue_turn("t", runtime=inline)
+    assert (result.success, len(office.asked)) == ((True, 2) if idempotent else (False, 1))
+    assert idempotent or isinstance(result.error, OutcomeUnknown)
 
 
 async def test_retries_and_timeouts(office: SimpleNamespace) -> None:
