@@ -121,8 +121,13 @@ async def test_what_a_node_may_return() -> None:
         state.n += 1
         return state
 
-    result = await StateGraph(Shape).add_node("a", careless).add_edge(START, "a").compile().arun({"n": 4})
-    assert result.value == {"n": 5, "name": "x"}
+    def renames(state: Shape) -> Shape:
+        state.name = "z"
+        return state
+
+    both = StateGraph(Shape).add_node("a", careless).add_node("b", renames).add_edge(START, "a").add_edge(START, "b")
+    result = await both.compile().arun({"n": 4})
+    assert result.value == {"n": 5, "name": "z"}, "of the state itself only what was changed is written"
 
 
 @pytest.mark.spec("PAT-38")
