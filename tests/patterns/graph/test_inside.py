@@ -54,6 +54,14 @@ async def test_what_a_graph_writes_is_written_once_in_its_parent() -> None:
 
 
 @pytest.mark.spec("PAT-60")
+async def test_what_only_the_inner_graph_knows_stays_inside() -> None:
+    inner = StateGraph().add_node("x", lambda s: {"n": 2, "private": 1}).add_edge(START, "x").compile()
+    outer = StateGraph(Log).add_node("inner", inner).add_edge(START, "inner").compile()
+    result = await outer.arun({"log": "in"})
+    assert result.success and result.value == {"log": ["in"], "n": 2}
+
+
+@pytest.mark.spec("PAT-60")
 async def test_input_and_output_of_a_graph_may_be_mapped() -> None:
     inner = StateGraph().add_node("double", lambda s: {"answer": s["number"] * 2}).add_edge(START, "double").compile()
     outer = StateGraph().add_node("one", inner, input=lambda s: {"number": s["n"]}, output="all")

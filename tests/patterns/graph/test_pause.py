@@ -254,11 +254,11 @@ class TestInline:
         run = made.compile(checkpointer=f"sqlite:///{tmp_path}/t.db")
         await run.arun({}, thread_id="t")
         await run.update_state("t", {"log": ["edited"], "n": 5})
-        await run.update_state("t", {"log": "as a"}, as_node="a")
+        await run.update_state("t", {"log": "as b"}, as_node="b")
         state = await run.get_state("t")
-        assert state.values == {"log": ["a", "edited", "as a"], "n": 5} and state.next == ("b",)
+        assert state.values == {"log": ["a", "edited", "as b"], "n": 5} and state.next == ("b",)
         assert len(state.interrupts) == 1 and state.stop_reason is None
-        assert (await run.aresume("yes", thread_id="t")).value == {"log": ["a", "edited", "as a", "yes 5"], "n": 5}
+        assert (await run.aresume("yes", thread_id="t")).value == {"log": ["a", "edited", "as b", "yes 5"], "n": 5}
         with pytest.raises(InvalidUpdate, match="'x', which is no key"):
             await run.update_state("t", {"x": 1})
         with pytest.raises(ConfigurationError, match="'x' is no node"):
