@@ -15,7 +15,7 @@ from umbel.patterns.graph.compiled import CompiledGraph
 from umbel.reducers import append
 from umbel.testing import ScriptedModel, text
 
-from .counted import Counted
+from .samples import Counted
 
 pytestmark = pytest.mark.usefixtures("inline")
 

@@ -22,7 +22,7 @@ from umbel.events import GraphStreamEvent
 from umbel.patterns.graph import START, Command, GraphResult, NodeRetry, Send, StateGraph, interrupt, nodes, resume_with
 from umbel.reducers import append
 
-from .counted import Counted
+from .samples import Counted
 
 
 class Log(TypedDict, total=False):
