@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
 from ..protocol.commands import CancelRun, RunFinished, RunsCancelled, StartRun
@@ -10,6 +10,7 @@ from ..protocol.errors import PeerLost, RunLost, RunNotFound, ThreadBusy, UmbelE
 from ..protocol.event import Event, read_event_json
 from ..protocol.handles import AwaitOutcome, EventsRead, ListRuns, ReadEvents, RunEntry, RunsListed
 from ..protocol.messages import Frozen
+from ..protocol.patterns import PatternResult
 from ..protocol.results import AgentResult, RunOutcome
 from .runtime_port import RuntimePort, current_runtime
 
@@ -27,11 +28,11 @@ class RunHandle:
         seq: the cursor: number of the last event that was read here, None while it shall begin with the oldest there is.
     """
 
-    def __init__(self, run_id: str, runtime: RuntimePort, *, after_seq: int | None = -1, schema: Any = None) -> None:
+    def __init__(self, run_id: str, runtime: RuntimePort, *, after_seq: int | None = -1, runnable: Any = None) -> None:
         self.run_id = run_id
         self.seq = after_seq
         self._runtime = runtime
-        self._schema = schema
+        self._view: Callable[[RunOutcome], AgentResult] = getattr(runnable, "result_of", result_of)
 
     def __repr__(self) -> str:
         return f"RunHandle({self.run_id!r}, seq={self.seq})"
@@ -67,7 +68,7 @@ class RunHandle:
                 yield event
 
     async def result(self) -> AgentResult:
-        """Wait for the end of the run: its result, as ``agent.arun`` gives it.
+        """Wait for the end of the run: its result, as ``arun`` gives it (of a pattern a :class:`PatternResult`).
 
         Raises:
             UmbelError: what ended the run; ``RunLost`` and ``RunNotFound`` as for :meth:`events`.
@@ -75,7 +76,7 @@ class RunHandle:
         finished: RunFinished = await self._ask(AwaitOutcome(run_id=self.run_id))
         if finished.outcome.error is not None:
             raise failed(finished.outcome)
-        return AgentResult.from_outcome(finished.outcome, self._schema)
+        return self._view(finished.outcome)
 
     def result_sync(self) -> AgentResult:
         """:meth:`result` for synchronous code."""
@@ -141,7 +142,7 @@ async def attach(
             ``lease_seconds`` ago.
     """
     runtime = runtime or current_runtime()
-    handle = RunHandle(run_id, runtime, after_seq=after_seq, schema=getattr(agent, "output_schema", None))
+    handle = RunHandle(run_id, runtime, after_seq=after_seq, runnable=agent)
     try:
         entry = await handle.status()
     except RunNotFound:
@@ -175,6 +176,11 @@ async def recall(agent: Any, run_id: str, thread_id: str | None, after_seq: int 
         run_id=run_id, definition=runtime.register(agent), prompt="", thread_id=thread_id, recover=True, after_seq=after
     )
     await runtime.begin(agent, start, recall=True)
+
+
+def result_of(outcome: RunOutcome) -> AgentResult:
+    """The caller's view of an outcome of nobody knows which agent or pattern."""
+    return AgentResult.from_outcome(outcome) if outcome.pattern is None else PatternResult.of(outcome)
 
 
 def unknown(run_id: str, more: str = "") -> RunNotFound:

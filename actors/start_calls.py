@@ -46,7 +46,7 @@ class StartCalls(ThreadCalls):
         request = self._request(runtime, prompt, thread_id, metadata, ephemeral, model_kwargs, timeout, on_busy)
         cancelled, self._armed = self._armed, False
         request = request.evolve(events=True, stream_tokens=stream_tokens, cancelled=cancelled)
-        return RunHandle(await runtime.begin(self, request), runtime, schema=self.output_schema)
+        return RunHandle(await runtime.begin(self, request), runtime, runnable=self)
 
     def start_sync(self, prompt: str, **options: Any) -> RunHandle:
         """:meth:`start` for synchronous code."""

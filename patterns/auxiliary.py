@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from typing import Any
 
 from pydantic import BaseModel
@@ -35,3 +37,16 @@ def with_value(result: MemberResult) -> MemberResult:
         return result
     error = MemberFailed(f"the answer does not fit what was asked for: {result.text[:200]}")
     return result.evolve(status="failed", stop_reason="error", error=error.to_wire())
+
+
+def name_in(text: str, names: Collection[str]) -> str | None:
+    """The one of the names that a model means by ``text``: it is the text, or the only one that is a word of it.
+
+    Names that are part of others count as those. Case does not matter, unless names differ in nothing else.
+    """
+    said = text.strip()
+    if said in names:
+        return said
+    found = [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", said, re.IGNORECASE)]
+    longest = [name for name in found if not any(name != other and name.casefold() in other.casefold() for other in found)]
+    return longest[0] if len(longest) == 1 else None

@@ -151,15 +151,15 @@ class Board:
 
     def context(self, limit: int | None = None) -> str:
         """Findings, blackboard and results as text; of more than ``limit`` characters the newest that fit."""
-        found = [f"- {finding['text']} (found by {finding['agent']})" for finding in self.findings]
-        known = [f"- {name}: {value}" for name, value in self.facts.items()]
-        done = [
+        found = (f"- {finding['text']} (found by {finding['agent']})" for finding in reversed(self.findings))
+        known = (f"- {name}: {value}" for name, value in reversed(self.facts.items()))
+        done = (
             f"- {self.tasks[name].description}: {result.text if result.success else f'FAILED, {result.problem}'}"
-            for name, result in self.results.items()
-        ]
-        parts = [("Findings", found), ("Blackboard", known), ("Results", done)]
-        share = None if limit is None else limit // max(sum(bool(lines) for _, lines in parts), 1)
-        return "\n\n".join(f"{title}:\n" + "\n".join(_newest(lines, share)) for title, lines in parts if lines)
+            for name, result in reversed(self.results.items())
+        )
+        parts = {"Findings": (self.findings, found), "Blackboard": (self.facts, known), "Results": (self.results, done)}
+        share = None if limit is None else limit // max(sum(bool(kept) for kept, _ in parts.values()), 1)
+        return "\n\n".join(f"{title}:\n{_newest(lines, share)}" for title, (kept, lines) in parts.items() if kept)
 
     def report(self) -> list[dict[str, Any]]:
         """Every task as JSON values: its fields, ``status``, and the ``agent`` that had it."""
@@ -172,14 +172,15 @@ class Board:
         return {**task.model_dump(mode="json"), "status": status, "agent": agent, "error": problem or None}
 
 
-def _newest(lines: list[str], limit: int | None) -> Iterable[str]:
-    """The last of the lines that have at most ``limit`` characters together; the very last one is cut if it must be."""
-    if limit is None or sum(map(len, lines)) <= limit:
-        return lines
+def _newest(lines: Iterable[str], limit: int | None) -> str:
+    """Of lines that come newest first, those that have at most ``limit`` characters together, oldest first."""
     kept: list[str] = []
-    for line in reversed(lines):
-        limit -= len(line)
-        if limit < 0:
-            break
+    left = limit
+    for line in lines:
+        if left is not None:
+            left -= len(line)
+            if left < 0:
+                kept += ["- (older ones are left out)"] if kept else [line[:left]]
+                break
         kept.append(line)
-    return ["- (older ones are left out)", *reversed(kept or [lines[-1][: limit + len(lines[-1])]])]
+    return "\n".join(reversed(kept))

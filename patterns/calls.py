@@ -51,6 +51,7 @@ class Calls(Generic[T]):
         raise self._paused[0]
 
     def close(self) -> None:
-        """Stop what is in progress."""
+        """Stop what is in progress; what it raises is of no interest any more."""
         for task in self._running:
             task.cancel()
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())

@@ -11,7 +11,8 @@ from ..protocol.events import PatternEvent
 from ..protocol.patterns import Ending, MemberResult
 from .endings import concluded, failed
 from .pattern import Member, Pattern, settled
-from .pipeline import Template, plain, vote
+from .pipeline import Template, as_text, plain, vote
+from .structure import END, START, Edge
 
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
@@ -74,6 +75,15 @@ class Debate(Pattern):
     def user_code(self) -> list[Any]:
         return [self.same, *([self.judge] if self.judge is not None else [])]
 
+    def flow(self) -> list[Edge]:
+        edges: list[Edge] = []
+        judge = "judge" if self.auxiliary else END
+        for name in self.members:
+            others = [other for other in self.members if other != name]
+            edges += [Edge(START, name), *(Edge(name, other, "conditional", "next round") for other in others)]
+            edges.append(Edge(name, judge, "barrier", "vote" if judge == END and self.judge is None else ""))
+        return [*edges, *(Edge(name, END) for name in self.auxiliary)]
+
     async def conduct(self, stage: Stage) -> Ending:
         answers: dict[str, str] = {}
         results: list[MemberResult] = []
@@ -123,7 +133,7 @@ class Debate(Pattern):
             return concluded(self, results, **fields)
         if self.judge is not None:
             judged = await settled(self.judge(list(last.values())))
-            return Ending(final_output=str(judged), value=None if isinstance(judged, str) else judged, **fields)
+            return Ending(final_output=as_text(judged), value=None if isinstance(judged, str) else judged, **fields)
         if "judge" not in self.auxiliary:
             return Ending(final_output=vote(last.values(), same=self.same), **fields)
         said = "\n\n".join(f"{name}:\n{text}" for name, text in last.items())

@@ -32,22 +32,22 @@ from ..protocol.errors import ConfigurationError, DefinitionError, InvalidArgume
 from ..protocol.markers import STEP
 from ..protocol.patterns import LIMITS, Ending, MemberResult
 from .pattern import Pattern
-from .play import Play, canonical, current_play, failure, playing
+from .play import Pending, Play, canonical, current_play, failure, playing
 from .reach import reached
 from .shape import Shape
+from .structure import END, START, Edge, Structure, structured
 from .task import Task, arguments_of, task
 
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
 
 P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 PREVIOUS = "previous"
 _stored: weakref.WeakKeyDictionary[Runnable, dict[str, Runnable]] = weakref.WeakKeyDictionary()
 
 
-class Entrypoint(Pattern, Generic[P, R]):
+class Entrypoint(Pattern, Generic[P, T]):
     """A function as a pattern; made by :func:`entrypoint`.
 
     ``result.value`` is what it returned, as JSON; ``result.details["tasks"]`` lists its steps in the order in which it began
@@ -82,19 +82,18 @@ class Entrypoint(Pattern, Generic[P, R]):
         self._takes_previous = PREVIOUS in inspect.signature(function).parameters
         super().__init__(name=name, checkpointer=checkpointer, max_concurrency=max_concurrency, **settings)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
         play = playing()
         if play is None:
-            given: R = self.function(*args, **kwargs)
-            return given
+            return self.function(*args, **kwargs)  # type: ignore[no-any-return]
         arguments = arguments_of(self.function, frozenset({PREVIOUS}), f"entrypoint {self.title!r}", args, kwargs)
-        called: R = play.begin(self._returned(play, play.key(self.title), arguments))
+        called: Pending[T] = play.begin(self._returned(play, play.key(self.title), arguments))
         return called
 
     async def _returned(self, play: Play, key: str, arguments: dict[str, Any]) -> Any:
         result = await _run(play, key, self, canonical(arguments), arguments, {})
         if not result.success:
-            raise failure(result, self.title)
+            raise failure(result)
         return self._shape.load(result.value)
 
     def inner(self) -> list[Any]:
@@ -103,11 +102,21 @@ class Entrypoint(Pattern, Generic[P, R]):
     def user_code(self) -> list[Any]:
         return [self.function]
 
+    def structure(self) -> Structure:
+        """What it looks like, as far as its code tells: the tasks, agents and patterns that it names."""
+        parts: dict[str, Any] = {}
+        for part in reached(self.function):
+            name = part.name if isinstance(part, Task) else _title(part)
+            parts[name if name not in parts else f"{name}-{len(parts)}"] = part
+        edges = [edge for name in parts for edge in (Edge(START, name, "conditional"), Edge(name, END, "conditional"))]
+        return structured(self.title, "Entrypoint", parts, (), edges or [Edge(START, END)])
+
     def input_of(self, prompt: Any) -> tuple[str, dict[str, Any] | None]:
         """A mapping is the arguments by name, or the only one; a text the only one, or JSON for any.
 
         Raises:
-            ConfigurationError: it does not fit the parameters.
+            ConfigurationError: it is something else, or not JSON.
+            InvalidArguments: it does not fit the parameters.
         """
         text, values = super().input_of(prompt)
         if prompt != "":  # as of a run that goes on
@@ -135,7 +144,7 @@ class Entrypoint(Pattern, Generic[P, R]):
         """The body's arguments, by name, as their annotations say.
 
         Raises:
-            ConfigurationError: they do not fit.
+            InvalidArguments: they do not fit.
         """
         why = ""
         for reading in _readings(self._signature, text, values):
@@ -144,7 +153,7 @@ class Entrypoint(Pattern, Generic[P, R]):
             except InvalidArguments as error:
                 lines = [line[2:] for line in error.message.splitlines() if line.startswith("- ")]
                 why = "; ".join(lines) or error.message
-        raise ConfigurationError(f"the input of {self.title} does not fit: {why}. It takes: {self._signature.summary()}")
+        raise InvalidArguments(f"the input of {self.title} does not fit: {why}. It takes: {self._signature.summary()}")
 
     def _previous(self, stage: Stage) -> Any:
         """What the thread's newest turn that was a success returned; None if there is none."""
@@ -157,17 +166,17 @@ class Decorator(Protocol):
     """What makes an entrypoint of a function."""
 
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Entrypoint[P, Coroutine[Any, Any, T]]: ...
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Entrypoint[P, T]: ...
     @overload
-    def __call__(self, function: Callable[P, T], /) -> Entrypoint[P, Any]: ...
+    def __call__(self, function: Callable[P, T], /) -> Entrypoint[P, T]: ...
 
 
 @overload
-def entrypoint(function: Callable[P, Coroutine[Any, Any, T]], /) -> Entrypoint[P, Coroutine[Any, Any, T]]: ...
+def entrypoint(function: Callable[P, Coroutine[Any, Any, T]], /) -> Entrypoint[P, T]: ...
 
 
 @overload
-def entrypoint(function: Callable[P, T], /) -> Entrypoint[P, Any]: ...
+def entrypoint(function: Callable[P, T], /) -> Entrypoint[P, T]: ...
 
 
 @overload
@@ -197,7 +206,7 @@ def entrypoint(function: Callable[..., Any] | None = None, /, **settings: Any) -
 
 def step(
     runnable: Runnable, prompt: Any, *, check: bool = True, timeout: float | None = None, metadata: dict[str, Any] | None = None
-) -> Any:
+) -> Pending[MemberResult]:
     """An agent or a pattern as a step of an entrypoint's body, to be awaited there.
 
     Args:
@@ -225,15 +234,16 @@ def step(
     async def run(key: str) -> MemberResult:
         result = await _run(play, key, runnable, text, values, fields)
         if check and not result.success:
-            raise failure(result, title)
+            raise failure(result)
         return result
 
-    return play.begin(run(play.key(title)))
+    begun: Pending[MemberResult] = play.begin(run(play.key(title)))
+    return begun
 
 
 def ask(
     question: str, *, options: Iterable[str] | None = None, fields: dict[str, Any] | None = None, metadata: Any = None
-) -> Any:
+) -> Pending[Any]:
     """A question to a person, in an entrypoint's body: the run pauses there, and goes on when it is resumed with the answer.
 
     Args:
@@ -250,7 +260,8 @@ def ask(
     """
     play = current_play("ask")
     key = play.key("ask")
-    return play.begin(play.ask(question, key=key, options=options, fields=fields, metadata=metadata))
+    asked: Pending[Any] = play.begin(play.ask(question, key=key, options=options, fields=fields, metadata=metadata))
+    return asked
 
 
 async def _run(

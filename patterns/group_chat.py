@@ -11,10 +11,11 @@ from ..actors.runnable import Runnable
 from ..protocol.errors import CapReached, ConfigurationError, MemberFailed
 from ..protocol.events import PatternEvent
 from ..protocol.patterns import Ending, MemberResult
-from .auxiliary import auxiliary_agent
+from .auxiliary import auxiliary_agent, name_in
 from .endings import concluded, failed
 from .pattern import Member, Pattern, settled
 from .pipeline import Template
+from .structure import END, START, Edge, chain
 
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
@@ -90,6 +91,18 @@ class GroupChat(Pattern):
     def user_code(self) -> list[Any]:
         return [function for function in (self.speaker, self.until) if function is not None]
 
+    def flow(self) -> list[Edge]:
+        names = list(self.members)
+        if self.auxiliary:
+            turns = [
+                edge for name in names for edge in (Edge("selector", name, "conditional", "speaks"), Edge(name, "selector"))
+            ]
+            return [Edge(START, "selector"), *turns, Edge("selector", END, "conditional", "enough")]
+        if self.speaker is not None:
+            return [edge for name in names for edge in (Edge(START, name, "send", "each turn"), Edge(name, END, "conditional"))]
+        again = [Edge(names[-1], names[0], "conditional", "next round")] if names else []
+        return [*chain(START, *names, END), *again]
+
     async def conduct(self, stage: Stage) -> Ending:
         lines: list[Line] = []
         results: list[MemberResult] = []
@@ -132,8 +145,9 @@ class GroupChat(Pattern):
             result = await stage.call("selector", prompt, key=f"round-{number}/selector")
             if not result.success:
                 return result if self.on_error == "fail" else in_turn
-            said = result.value.get("speaker") if isinstance(result.value, dict) else result.text.strip()
-            said = None if str(said).strip().upper() == "DONE" else said
+            answer = result.value.get("speaker") if isinstance(result.value, dict) else result.text
+            said = name_in(str(answer), [*names, "DONE"]) or answer
+            said = None if said == "DONE" and "DONE" not in self.members else said
         elif self.speaker is not None:
             said = await settled(self.speaker([dict(line) for line in lines]))
         if said is None or said in self.members:

@@ -16,13 +16,15 @@ from ..protocol.events import HandoffEvent, PatternEvent
 from ..protocol.messages import Message
 from ..protocol.patterns import Ending, MemberResult, failure_of
 from .pattern import Member, Pattern, named, settled
+from .specialist import purpose_of
+from .structure import END, START, Edge
 from .transfer import (
+    SETBACK,
     Hop,
     consistent,
     digest,
     hop_of,
     note,
-    purpose_of,
     said_in,
     transcript,
     transfer_names,
@@ -188,6 +190,16 @@ class Handoff(Pattern):
     def user_code(self) -> list[Any]:
         return [self.context] if callable(self.context) else []
 
+    def flow(self) -> list[Edge]:
+        edges = [Edge(START, self.entry)] if self.entry else []
+        for name, member in self.members.items():
+            others = self.targets(name) if isinstance(member, Agent) else ()
+            edges += [Edge(name, other, "conditional", "hands over") for other in others]
+            if self.escalate_to not in (None, name):
+                edges.append(Edge(name, str(self.escalate_to), "conditional", "fails"))
+            edges.append(Edge(name, END, "conditional", "answers"))
+        return edges
+
     async def conduct(self, stage: Stage) -> Ending:
         if not self.members:
             return Ending.failed(NothingRan(f"{self.title} has no agents: nothing ran"))
@@ -239,7 +251,7 @@ class Handoff(Pattern):
             return None
         said = f"{chain.agent} could not go on. {result.problem}"
         reason: Any = "escalation" if self.escalate_to else "failure"
-        confidence = round(max(0.0, chain.confidence - 0.1), 6)
+        confidence = round(max(0.0, chain.confidence + SETBACK), 6)
         return Hop(source=chain.agent, target=target, reason=reason, message=said, confidence=confidence, step=result.step)
 
     def _forbidden(self, chain: Chain, hop: Hop) -> PatternError | None:

@@ -12,7 +12,8 @@ from ..protocol.events import PatternEvent
 from ..protocol.patterns import Ending, MemberResult
 from .endings import concluded, failed
 from .pattern import Member, Pattern, settled
-from .pipeline import RULE, Template
+from .pipeline import RULE, Template, as_text
+from .structure import END, START, Edge
 
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
@@ -79,12 +80,17 @@ class MapReduce(Pattern):
     def _without_items(self) -> ConfigurationError:
         return ConfigurationError(f"{self.title} has no items: give items=... or split=..., or run it with items in its input")
 
+    def flow(self) -> list[Edge]:
+        after = "reducer" if self.auxiliary else END
+        united = Edge("mapper", after, "barrier", "reduce" if self.reducer is not None else "")
+        return [Edge(START, "mapper", "send", "each item"), united, *(Edge(name, END) for name in self.auxiliary)]
+
     async def conduct(self, stage: Stage) -> Ending:
         task = stage.prompt if stage.values is None else str(stage.values.get("task", ""))
         items = await self._items(stage)
         stage.emit(PatternEvent, kind="fan_out_started", data={"items": len(items)})
         calls = [
-            stage.call("mapper", self.template.fill(item=_text(item), task=task, index=index), key=f"item-{index}")
+            stage.call("mapper", self.template.fill(item=as_text(item), task=task, index=index), key=f"item-{index}")
             for index, item in enumerate(items)
         ]
         results = await stage.side_by_side(calls, limit=self.concurrency)
@@ -118,15 +124,15 @@ class MapReduce(Pattern):
     async def _reduced(self, stage: Stage, task: str, outputs: list[Any], ending: Ending) -> Ending:
         """The end, with one answer made of the outputs."""
         if "reducer" in self.auxiliary:
-            listed = "\n\n".join(f"{number}. {_text(output)}" for number, output in enumerate(outputs, 1))
+            listed = "\n\n".join(f"{number}. {as_text(output)}" for number, output in enumerate(outputs, 1))
             result = await stage.call("reducer", self.reducer_template.fill(outputs=listed, task=task).strip())
             if not result.success:
                 return failed([result], outputs=ending.outputs, details=ending.details)
             return ending.evolve(final_output=result.text, value=result.value)
         if self.reducer is None:
-            return ending.evolve(final_output=RULE.join(map(_text, outputs)), value=outputs)
+            return ending.evolve(final_output=RULE.join(map(as_text, outputs)), value=outputs)
         value = await settled(self.reducer(outputs))
-        return ending.evolve(final_output=_text(value), value=None if isinstance(value, str) else value)
+        return ending.evolve(final_output=as_text(value), value=None if isinstance(value, str) else value)
 
 
 def map_reduce(mapper: Member, reducer: Runnable | Callable[[list[Any]], Any] | None = None, **settings: Any) -> MapReduce:
@@ -147,10 +153,6 @@ def _plain_items(items: Any) -> list[Any]:
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"items must be JSON values: {error}") from error
     return plain
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _output(result: MemberResult) -> Any:

@@ -23,9 +23,14 @@ from ..protocol.patterns import Ending, PatternResult
 from ..protocol.results import RunOutcome
 from ..protocol.state import AgentState
 from .function import function_member
+from .structure import END, START, Edge, Structure, structured
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from ..actors.run_handle import RunHandle
     from ..actors.supervisor.stage import Stage
+    from ..protocol.event import Event
 
 OnError = Literal["fail", "continue"]
 ON_ERROR = ("fail", "continue")
@@ -128,6 +133,15 @@ class Pattern(Runnable):
             raise ConfigurationError(f"{self.title} has no member {name!r}; it has: {known}")
         return found
 
+    def structure(self) -> Structure:
+        """What it looks like, for drawings."""
+        return structured(self.title, type(self).__name__, {**self.members, **self.auxiliary}, self.auxiliary, self.flow())
+
+    def flow(self) -> Iterable[Edge]:
+        """The edges of its structure: between members and parts, ``START`` and ``END``. Unless it knows better, any may run."""
+        names = [*self.members, *self.auxiliary]
+        return [*(Edge(START, name, "conditional") for name in names), *(Edge(name, END, "conditional") for name in names)]
+
     # what a run is made of
 
     system_message = None
@@ -198,6 +212,9 @@ class Pattern(Runnable):
         def run_sync(self, prompt: Any, **options: Any) -> PatternResult: ...
         def resume_sync(self, answer: Any = None, **options: Any) -> PatternResult: ...
         def invoke(self, prompt: Any, **options: Any) -> PatternResult: ...
+        def run(self, prompt: Any, **options: Any) -> AsyncGenerator[Event, None]: ...
+        async def start(self, prompt: Any, **options: Any) -> RunHandle: ...
+        def start_sync(self, prompt: Any, **options: Any) -> RunHandle: ...
 
     def input_of(self, prompt: Any) -> tuple[str, dict[str, Any] | None]:
         """A text, or a mapping or pydantic model as structured input (JSON values).

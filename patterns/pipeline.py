@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +13,7 @@ from ..protocol.errors import CapReached, ConfigurationError, MemberFailed, Noth
 from ..protocol.events import PatternEvent
 from ..protocol.patterns import Ending, MemberResult, failure_of
 from .pattern import Member, Pattern, settled
+from .structure import END, START, Edge, chain
 
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
@@ -73,6 +75,9 @@ class Sequential(Pattern):
         self.template = Template(template, *gaps)
         self.prompts = _by_name(prompts, list(self.members), lambda text: Template(text, *gaps))
 
+    def flow(self) -> list[Edge]:
+        return chain(START, *self.members, END)
+
     async def conduct(self, stage: Stage) -> Ending:
         outputs: list[str] = []
         results: list[MemberResult] = []
@@ -123,6 +128,12 @@ class Parallel(Pattern):
 
     def user_code(self) -> list[Any]:
         return [self.merge] if callable(self.merge) else []
+
+    def flow(self) -> list[Edge]:
+        after = "merger" if self.auxiliary else END
+        how = self.merge if isinstance(self.merge, str) and after == END else "merge" if after == END else ""
+        side_by_side = [edge for name in self.members for edge in (Edge(START, name), Edge(name, after, "barrier", how))]
+        return [*side_by_side, *(Edge(name, END) for name in self.auxiliary)]
 
     async def conduct(self, stage: Stage) -> Ending:
         top = stage.run.request.parent_run_id is None  # what runs inside has the same metadata, but other members
@@ -203,6 +214,11 @@ class Loop(Pattern):
     def user_code(self) -> list[Any]:
         return [self.until] if self.until is not None else []
 
+    def flow(self) -> list[Edge]:
+        names = [*self.members, *self.auxiliary]
+        again = Edge(names[-1], names[0], "conditional", f"again, up to {self.max_loops} rounds")
+        return [*chain(START, *names), again, Edge(names[-1], END, "conditional", "content")] if names else [Edge(START, END)]
+
     async def conduct(self, stage: Stage) -> Ending:
         outputs: list[str] = []
         results: list[MemberResult] = []
@@ -244,6 +260,11 @@ class Loop(Pattern):
 def approves(comment: str) -> bool:
     """Whether a critic is content: it says APPROVED."""
     return "APPROVED" in comment
+
+
+def as_text(value: Any) -> str:
+    """A text as it is, another JSON value as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def plain(text: str) -> str:
@@ -314,4 +335,4 @@ def _value(merged: Any) -> Any:
     return None if isinstance(merged, str) else merged
 
 
-__all__ = ["Loop", "Parallel", "Sequential", "Template", "loop", "parallel", "plain", "sequential", "vote"]
+__all__ = ["Loop", "Parallel", "Sequential", "Template", "as_text", "loop", "parallel", "plain", "sequential", "vote"]

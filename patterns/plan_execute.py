@@ -15,9 +15,10 @@ from pydantic import BaseModel, Field
 from ..protocol.errors import CapReached, ConfigurationError, NothingRan
 from ..protocol.events import PatternEvent
 from ..protocol.patterns import Ending, MemberResult
-from .auxiliary import auxiliary_agent, with_value
+from .auxiliary import auxiliary_agent, name_in, with_value
 from .endings import failed
 from .pattern import Member, Pattern
+from .structure import END, START, Edge, chain
 
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
@@ -114,6 +115,12 @@ class PlanExecute(Pattern):
         )
         self.max_rounds, self.max_stalls, self.max_replans = max_rounds, max_stalls, max_replans
 
+    def flow(self) -> list[Edge]:
+        steps = [e for name in self.members for e in (Edge("manager", name, "conditional", "next"), Edge(name, "manager"))]
+        again = Edge("manager", "planner", "conditional", "stalled")
+        return [*chain(START, "planner", "manager"), *steps, again, Edge("manager", "reporter", "conditional", "done"),
+                Edge("reporter", END)]  # fmt: skip
+
     async def conduct(self, stage: Stage) -> Ending:
         ledger = Ledger()
         if not self.members:
@@ -166,10 +173,10 @@ class PlanExecute(Pattern):
 
     async def _act(self, stage: Stage, ledger: Ledger, progress: ProgressLedger) -> bool:
         """A member's turn; whether the run goes on."""
-        name = progress.next_speaker
+        name = name_in(progress.next_speaker, self.members)
         advances = progress.is_progressing and not progress.in_loop
-        if name not in self.members:
-            ledger.steps.append(f"(there is no member {name!r} to do: {progress.instruction})")
+        if name is None:
+            ledger.steps.append(f"(there is no member {progress.next_speaker!r} to do: {progress.instruction})")
             advances = False
         else:
             prompt = f"Task: {stage.prompt}\n\n{ledger.text()}\n\nYou are {name}. Do this now: {progress.instruction}"

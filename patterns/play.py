@@ -14,20 +14,34 @@ import hashlib
 import inspect
 import json
 import threading
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..actors.tools.context import current_tool_context, enter, leave
 from ..actors.tools.decorator import is_async
 from ..protocol.errors import MemberFailed, RunError
-from ..protocol.patterns import LIMITS, MemberResult
+from ..protocol.patterns import MemberResult, failure_of
 
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
 
+T_co = TypeVar("T_co", covariant=True)
 PATIENCE = 200  # turns of the event loop in which a program gives a step up again that it has given up before
 _current: contextvars.ContextVar[Play | None] = contextvars.ContextVar("umbel_play", default=None)
+
+
+class Pending(Coroutine[Any, Any, T_co]):
+    """What a call in a body gives: a coroutine, to be awaited, in an async one; a future, for its result, in a sync one."""
+
+    @abstractmethod
+    def result(self, timeout: float | None = None) -> T_co:
+        """Wait, in a sync body.
+
+        Raises:
+            TimeoutError: after ``timeout`` seconds.
+        """
 
 
 class Play:
@@ -178,10 +192,11 @@ def playing() -> Play | None:
     return _current.get() if current_tool_context() is None else None
 
 
-def failure(result: MemberResult, name: str) -> MemberFailed:
+def failure(result: MemberResult) -> MemberFailed:
     """What a body catches when a step failed."""
-    reason = result.stop_reason if result.stop_reason in LIMITS else "error"
-    return MemberFailed(f"{name}: {result.problem}", steps=[result.step], stop_reason=reason)
+    reason, error = failure_of([result]) or ("error", MemberFailed(f"{result.member}: {result.problem}", steps=[result.step]))
+    error.details["stop_reason"] = reason
+    return error
 
 
 def canonical(value: Any) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
 
 from ..actors.agent_definition import Agent
-from ..actors.tools.decorator import Tool
 from ..protocol.errors import CapReached, ConfigurationError, DeadlineExceeded, PatternError, Unclaimed
 from ..protocol.events import PatternEvent
 from ..protocol.patterns import Ending, MemberResult
@@ -20,6 +19,7 @@ from .board_tools import ABOUT, BOARD_TOOLS, posts_of
 from .calls import Calls
 from .endings import concluded, failed
 from .pattern import Member, Pattern, named
+from .structure import END, START, Edge
 
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
@@ -120,9 +120,7 @@ class Swarm(Pattern):
         if model is not None and summarize:
             auxiliary["summarizer"] = auxiliary_agent(model, "summarizer", "You write the final answer of a team of agents.")
         settings.setdefault("max_concurrency", max_parallel_agents)
-        super().__init__(
-            {name: _equipped(member, task_timeout) for name, member in members.items()}, auxiliary=auxiliary, **settings
-        )
+        super().__init__({name: _equipped(member) for name, member in members.items()}, auxiliary=auxiliary, **settings)
 
     def add_task(
         self, description: str, *, priority: int | None = None, required: Iterable[str] = (), preferred: Iterable[str] = ()
@@ -139,15 +137,27 @@ class Swarm(Pattern):
         if values is not None:
             if not isinstance(values.get("goal", ""), str) or values.keys() - {"goal", "tasks"}:
                 raise ConfigurationError(f"{self.title} takes a text, or a mapping with goal (a text) and tasks, not {text}")
-            for task in values.get("tasks") or ():
+            given = values.get("tasks", [])
+            if not isinstance(given, list):
+                raise ConfigurationError(f"tasks of {self.title} must be a list of texts and mappings, not {given!r}")
+            for task in given:
                 task_of(task)
         return text, values
+
+    def flow(self) -> list[Edge]:
+        before = "planner" if "planner" in self.auxiliary else START
+        after = "summarizer" if "summarizer" in self.auxiliary else END
+        edges = [Edge(START, before)] if before != START else []
+        edges += [
+            e for name in self.members for e in (Edge(before, name, "conditional", "claims"), Edge(name, after, "barrier"))
+        ]
+        return [*edges, Edge(after, END)] if after != END else edges
 
     async def conduct(self, stage: Stage) -> Ending:
         values = stage.values or {}
         goal: str = values.get("goal", "") if stage.values is not None else stage.prompt
         board = Board(self.capabilities, self.per_agent, lambda task: stage.log.value(_claim(task))[1])
-        first = [*self.tasks, *map(task_of, values.get("tasks") or ())]
+        first = [*self.tasks, *map(task_of, values.get("tasks", ()))]
         if not first and goal:
             planned = await self._split(stage, goal)
             if isinstance(planned, Ending):
@@ -177,7 +187,7 @@ class Swarm(Pattern):
         """Until nobody can claim anything any more."""
         calls: Calls[tuple[SwarmTask, str]] = Calls()
         try:
-            with stage.sharing(self.max_parallel_agents):
+            with stage.sharing(min(self.max_parallel_agents, max(len(self.members), 1) * self.per_agent)):
                 while True:
                     while len(calls) < self.max_parallel_agents and (claimed := board.claim()) is not None:
                         _announce(stage, "task_claimed", *claimed)
@@ -275,10 +285,8 @@ def _with_capabilities(agents: Iterable[Member] | Mapping[str, Member]) -> tuple
     return members, {name: frozenset({own} if isinstance(own, str) else own) for name, own in zip(members, tags, strict=True)}
 
 
-def _equipped(member: Any, timeout: float) -> Any:
-    """An agent with the tools of the board; a function that is stopped in time."""
-    if isinstance(member, Tool) and member.timeout is None and member.function is not None:
-        return replace(member, timeout=timeout)
+def _equipped(member: Any) -> Any:
+    """An agent with the tools of the board."""
     if not isinstance(member, Agent) or member.output_schema is not None:
         return member
     own = member.given.tools
@@ -303,7 +311,7 @@ def _as_failure(result: MemberResult, seconds: float) -> MemberResult:
     """A task that was not done in time has failed; it is not the swarm's time that is over. Source: PAT-22."""
     if result.stop_reason != "time_budget" or result.error is not None:
         return result
-    late = DeadlineExceeded(f"it was not done within {seconds:g} s")
+    late = DeadlineExceeded(f"it ran out of time (a task has {seconds:g} s)")
     return result.evolve(stop_reason="error", error=late.to_wire())
 
 

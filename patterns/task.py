@@ -10,23 +10,21 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from ..actors.definitions import pack_definition
 from ..actors.tools.decorator import Isolation, Tool, is_async
-from ..actors.tools.output import ToolOutput
+from ..actors.tools.output import json_output
 from ..actors.tools.schema import signature_of
 from ..protocol.codec import plain
 from ..protocol.config import AgentConfig, build_config
 from ..protocol.errors import DefinitionError
 from ..protocol.patterns import MemberResult
-from .play import Play, canonical, failure, playing
+from .play import Pending, Play, failure, playing
 from .shape import Shape
 
 P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 Cache = bool | Literal["thread"]
-VALUE = "value"
 
 
-class Task(Generic[P, R]):
+class Task(Generic[P, T]):
     """A function that runs in a tool executor when the body of an entrypoint calls it; elsewhere it is just the function.
 
     Its call is a coroutine in an async body, and a future (``call.result()``) in a sync one. A task that fails raises
@@ -72,13 +70,12 @@ class Task(Generic[P, R]):
         self.tools_by_name = {self.name: self.tool}
         self._packed: tuple[str, bytes] | None = None
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
         play = playing()
         if play is None:
-            given: R = self.function(*args, **kwargs)
-            return given
+            return self.function(*args, **kwargs)  # type: ignore[no-any-return]
         arguments = arguments_of(self.function, self._injected, f"task {self.name!r}", args, kwargs)
-        step: R = play.begin(self._step(play, play.key(self.name), arguments))
+        step: Pending[T] = play.begin(self._step(play, play.key(self.name), arguments))
         return step
 
     def __repr__(self) -> str:
@@ -87,14 +84,14 @@ class Task(Generic[P, R]):
     async def _step(self, play: Play, key: str, arguments: dict[str, Any]) -> Any:
         async def carry_out() -> MemberResult:
             idempotent = self.tool.idempotent
-            return await play.stage.function(self.name, arguments, key=key, idempotent=idempotent, owner=self, field=VALUE)
+            return await play.stage.function(self.name, arguments, key=key, idempotent=idempotent, owner=self)
 
         if self.cache:
             result = await play.once(self.name, arguments, key, self.cache == "thread", carry_out)
         else:
             result = await play.step(self.name, key, carry_out)
         if not result.success:
-            raise failure(result, self.name)
+            raise failure(result)
         return self._shape.load(result.value)
 
     # as a definition, which executors know it by
@@ -158,12 +155,12 @@ class _Body:
         given = self._function(*args, **kwargs)
         return self._awaited(given) if inspect.isawaitable(given) else self._told(given)
 
-    async def _awaited(self, given: Any) -> ToolOutput:
+    async def _awaited(self, given: Any) -> str:
         return self._told(await given)
 
-    def _told(self, given: Any) -> ToolOutput:
+    def _told(self, given: Any) -> str:
         value = self._shape.dump(given)
-        return ToolOutput(value if isinstance(value, str) else canonical(value), structured_content={VALUE: value})
+        return value if isinstance(value, str) else json_output(value)
 
 
 class _AsyncBody(_Body):
@@ -177,17 +174,17 @@ class Decorator(Protocol):
     """What makes a task of a function."""
 
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Task[P, Coroutine[Any, Any, T]]: ...
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Task[P, T]: ...
     @overload
-    def __call__(self, function: Callable[P, T], /) -> Task[P, Any]: ...
+    def __call__(self, function: Callable[P, T], /) -> Task[P, T]: ...
 
 
 @overload
-def task(function: Callable[P, Coroutine[Any, Any, T]], /) -> Task[P, Coroutine[Any, Any, T]]: ...
+def task(function: Callable[P, Coroutine[Any, Any, T]], /) -> Task[P, T]: ...
 
 
 @overload
-def task(function: Callable[P, T], /) -> Task[P, Any]: ...
+def task(function: Callable[P, T], /) -> Task[P, T]: ...
 
 
 @overload

@@ -7,10 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, get_args
 
 from ..actors.agent.models.history import paired
-from ..actors.agent_definition import Agent
 from ..actors.tools.context import ToolContext
 from ..actors.tools.decorator import Tool
-from ..protocol.config import DEFAULT_SYSTEM_PROMPT
 from ..protocol.errors import ConfigurationError, ToolError
 from ..protocol.markers import COMPACTION_SUMMARY, HANDOFF, is_request
 from ..protocol.messages import Frozen, Message, Text, ToolCall
@@ -123,16 +121,6 @@ def transfer_tools(targets: Mapping[str, str], purposes: Mapping[str, str]) -> l
         body = Transfer(agent, targets.values()).carry_out
         tools.append(Tool(name=name, description=description, function=body, placement="local", labels=(HANDOFF,)))
     return tools
-
-
-def purpose_of(member: Any) -> str:
-    """What a member is good for: its description, or the first line of its system prompt; empty where nothing is said."""
-    said = getattr(member, "description", None)
-    if not said and isinstance(member, Agent):
-        prompt = member.system_prompt
-        said = prompt if isinstance(prompt, str) and prompt != DEFAULT_SYSTEM_PROMPT else ""
-    first, _, _ = (said if isinstance(said, str) else "").strip().partition("\n")
-    return first[:300]
 
 
 def hop_of(result: MemberResult, source: str, agents: Mapping[str, str], before: float) -> Hop | None:

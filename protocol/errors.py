@@ -275,7 +275,10 @@ class PatternError(RunError):
 
 
 class MemberFailed(PatternError):
-    """Steps of a pattern failed. ``details``: ``steps``, their keys."""
+    """Steps of a pattern failed.
+
+    ``details``: ``steps``, their keys; ``codes``, those of the errors behind it, however deep, or the names of limits.
+    """
 
     code = "member_failed"
 
@@ -585,6 +588,7 @@ __all__ = [
     "ToolError",
     "ToolTimeout",
     "UmbelError",
+    "Unclaimed",
     "UnknownKind",
     "UnknownTask",
     "UnknownTool",

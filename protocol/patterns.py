@@ -124,7 +124,14 @@ def failure_of(results: Iterable[MemberResult], *, named: bool = True) -> tuple[
     text = "; ".join(f"{result.member}: {result.problem}" if named else result.problem for result in failed)
     limits = {result.stop_reason for result in failed} & LIMITS
     steps = [result.step for result in failed]
-    return (limits.pop() if len(limits) == 1 else "error"), MemberFailed(text, steps=steps)
+    codes = sorted({code for result in failed for code in _codes(result)})
+    return (limits.pop() if len(limits) == 1 else "error"), MemberFailed(text, steps=steps, codes=codes)
+
+
+def _codes(result: MemberResult) -> list[str]:
+    """The codes of the errors behind a failed step, however deep; of a limit its name."""
+    error = result.error or {}
+    return list((error.get("details") or {}).get("codes") or [error.get("code") or result.stop_reason])
 
 
 class PatternResult(AgentResult):

@@ -192,7 +192,6 @@ class Stage:
         idempotent: bool = True,
         timeout: float | None = None,
         owner: Any = None,
-        field: str | None = None,
     ) -> MemberResult:
         """Call a function of the pattern in a tool executor; it may ask a person, as often as it likes.
 
@@ -206,7 +205,6 @@ class Stage:
             idempotent: it may run again when a crash hides what came of it; otherwise the step fails with ``outcome_unknown``.
             timeout: seconds until it is stopped with ``time_budget``.
             owner: the definition that has the function; default is the pattern.
-            field: of its structured result, the field that is the step's value; None is the whole.
 
         Raises:
             StepPaused: it asks a person.
@@ -230,10 +228,9 @@ class Stage:
                     if guarded:
                         await self.store(record("begun", step))
                     definition = None if owner is None else self.run.peers.register(owner)
-                    result = await self._call_function(title, tool, call, definition)
+                    return await self._call_function(title, tool, call, definition)
             except TimeoutError:
                 return MemberResult(step=step, member=title, status="failed", stop_reason="time_budget")
-            return result.evolve(value=result.value[field]) if field is not None and result.success else result
 
         return await self._step(key, title, perform)
 

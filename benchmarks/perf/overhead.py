@@ -31,7 +31,7 @@ WORKLOADS = {
     "w3_10000": "10,000 tool turns at once (peers: 1,000)",
     "w4": "1,000 tool turns at once, 200 ms per model call",
     "w4_10000": "10,000 tool turns in flight, 5 s per model call",
-    "w5": "one agent asks 100 agents, a tool turn each",
+    "w5": "100 agents side by side, a tool turn each",
     "w6": "a tool turn with the embedded store, new thread each, sequential",
     "w6_200": "200 of them at once",
     "w6_1000": "1,000 of them at once, in turns with 1,000 that store nothing",

@@ -13,24 +13,29 @@ from typing import Any
 from ...protocol.errors import ConfigurationError
 
 
-def load_agent(spec: str) -> Any:
+def load_agent(spec: str, given: str = "--agent") -> Any:
     """Import the agent or pattern that ``spec`` names; the working directory is searched first.
+
+    Args:
+        spec: ``module:name``.
+        given: what the user gave it as, for messages.
 
     Raises:
         ConfigurationError: ``spec`` has another form, the module is not there or fails, the name is not there or is no
             agent. The message names what is there instead.
     """
+    said = f"{given} {spec!r}"
     module_name, colon, name = spec.partition(":")
     if not colon or not module_name or not name:
-        raise ConfigurationError(f"--agent {spec!r}: expected module:name, for example my_agents:support")
+        raise ConfigurationError(f"{said}: expected module:name, for example my_agents:support")
     if module_name.endswith(".py") or "/" in module_name:
         dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
-        raise ConfigurationError(f"--agent {spec!r}: expected a module, not a file; write {dotted}:{name}")
-    module = _import(module_name, spec)
-    return _pick(module, name, spec)
+        raise ConfigurationError(f"{said}: expected a module, not a file; write {dotted}:{name}")
+    module = _import(module_name, said)
+    return _pick(module, name, said)
 
 
-def _import(name: str, spec: str) -> ModuleType:
+def _import(name: str, said: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -39,16 +44,14 @@ def _import(name: str, spec: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise ConfigurationError(
-                f"--agent {spec!r}: {name} needs the module {error.name!r}, which is not installed"
-            ) from error
+            raise ConfigurationError(f"{said}: {name} needs the module {error.name!r}, which is not installed") from error
         raise ConfigurationError(
-            f"--agent {spec!r}: there is no module {error.name!r} in {here} or among the installed ones{_advise(error.name)}"
+            f"{said}: there is no module {error.name!r} in {here} or among the installed ones{_advise(error.name)}"
         ) from error
     except ConfigurationError as error:
-        raise ConfigurationError(f"--agent {spec!r}: {error.message}") from error
+        raise ConfigurationError(f"{said}: {error.message}") from error
     except Exception as error:  # importing runs the user's code
-        raise ConfigurationError(f"--agent {spec!r}: {name} cannot be imported: {_last_frame(error)}") from error
+        raise ConfigurationError(f"{said}: {name} cannot be imported: {_last_frame(error)}") from error
 
 
 def _advise(name: str) -> str:
@@ -63,7 +66,7 @@ def _last_frame(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{where}"
 
 
-def _pick(module: ModuleType, name: str, spec: str) -> Any:
+def _pick(module: ModuleType, name: str, said: str) -> Any:
     agents = sorted(key for key, value in vars(module).items() if _is_runnable(value) and not key.startswith("_"))
     listed = f"; agents there: {', '.join(agents)}" if agents else f"; {module.__name__} has no agents"
     found: Any = module
@@ -71,11 +74,11 @@ def _pick(module: ModuleType, name: str, spec: str) -> Any:
         if not hasattr(found, part):
             close = difflib.get_close_matches(part, agents or dir(found), 1)
             guess = f"; did you mean {close[0]!r}?" if close else ""
-            raise ConfigurationError(f"--agent {spec!r}: {module.__name__} has no {part!r}{guess}{listed}")
+            raise ConfigurationError(f"{said}: {module.__name__} has no {part!r}{guess}{listed}")
         found = getattr(found, part)
     if not _is_runnable(found):
         kind = "a class, not an instance of one" if isinstance(found, type) else f"a {type(found).__name__}"
-        raise ConfigurationError(f"--agent {spec!r}: {name} is {kind}; expected an Agent or a pattern{listed}")
+        raise ConfigurationError(f"{said}: {name} is {kind}; expected an Agent or a pattern{listed}")
     return found
 
 

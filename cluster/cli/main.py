@@ -10,6 +10,7 @@ from . import fleet, threads
 from .attach import attach, cancel, runs
 from .demo import demo
 from .doctor import doctor
+from .draw import draw
 from .run import run
 from .services import down, ps
 
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.add_typer(fleet.app, name="fleet")
 app.add_typer(threads.app, name="threads")
 app.command("run")(run)
+app.command("draw")(draw)
 app.command("doctor")(doctor)
 app.command("demo")(demo)
 app.command("runs")(runs)
@@ -51,6 +53,7 @@ def umbel(
       umbel demo
       umbel run "Refund order 4821" --agent my_agents:support
       umbel fleet run tasks.jsonl --agent my_agents:support --out results.jsonl
+      umbel draw my_patterns:report
       umbel threads list --store sqlite:///umbel.db
     """  # noqa: D301 - typer needs the real \b
 

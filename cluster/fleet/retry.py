@@ -11,6 +11,7 @@ from typing import Any
 from ...protocol.errors import (
     AuthenticationFailed,
     ConfigurationError,
+    MemberFailed,
     PeerLost,
     RestartsExceeded,
     RunLost,
@@ -54,27 +55,27 @@ def _retry_after(error: Any) -> float | None:
 
 
 def is_retryable(error: Any) -> bool:
-    """Whether trying again can help. ``error``: an exception, its wire form (mapping or object with ``code``), or text."""
-    cls = _class_of(error)
-    return cls is not None and cls.retryable
+    """Whether trying again can help. ``error``: an exception, its wire form (mapping or object with ``code``), or text.
+
+    The failure of a pattern is what its members' failures are; all of them must be worth another attempt.
+    """
+    classes = _classes_of(error)
+    return bool(classes) and all(cls.retryable for cls in classes)
 
 
 def is_fatal(error: Any) -> bool:
     """Whether every other task would fail in the same way: wrong configuration, wrong key, closed runtime."""
-    cls = _class_of(error)
-    return cls is not None and issubclass(cls, ConfigurationError | AuthenticationFailed | RuntimeClosed)
+    return any(issubclass(cls, ConfigurationError | AuthenticationFailed | RuntimeClosed) for cls in _classes_of(error))
 
 
 def is_loss(error: Any) -> bool:
     """Whether an actor died that the attempt depended on: perhaps the task's doing, perhaps another's."""
-    cls = _class_of(error)
-    return cls is not None and issubclass(cls, PeerLost | RunLost)
+    return any(issubclass(cls, PeerLost | RunLost) for cls in _classes_of(error))
 
 
 def is_final(error: Any) -> bool:
     """Whether no task can succeed any more, whatever went well before: the runtime has given an actor up."""
-    cls = _class_of(error)
-    return cls is not None and issubclass(cls, RestartsExceeded)
+    return any(issubclass(cls, RestartsExceeded) for cls in _classes_of(error))
 
 
 def as_exception(error: Any) -> UmbelError:
@@ -85,8 +86,11 @@ def as_exception(error: Any) -> UmbelError:
     return from_wire(wire)
 
 
-def _class_of(error: Any) -> type[UmbelError] | None:
-    if isinstance(error, UmbelError):
-        return type(error)
+def _classes_of(error: Any) -> list[type[UmbelError]]:
+    """The kinds of error that an error is; of failed members those behind it."""
     code = error.get("code") if isinstance(error, dict) else getattr(error, "code", None)
-    return type(from_wire({"code": code})) if isinstance(code, str) else None
+    if not isinstance(code, str):
+        return []
+    details = error.get("details") if isinstance(error, dict) else getattr(error, "details", None)
+    behind = details.get("codes") if code == MemberFailed.code and isinstance(details, dict) else None
+    return [type(from_wire({"code": one})) for one in behind or [code]]

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ...protocol.errors import DeadlineExceeded, NotPaused, UmbelError
+from ...protocol.errors import DeadlineExceeded, InvalidArguments, NotPaused, UmbelError
 from ...protocol.results import Metrics
 from .ledger import Ledger, id_hash
 from .progress import RateMeter, Reporter, Snapshot
@@ -33,7 +33,7 @@ class Runnable(Protocol):
 
     async def arun(
         self,
-        prompt: str,
+        prompt: Any,
         *,
         thread_id: str | None = None,
         metadata: dict[str, Any] | None = None,
@@ -239,6 +239,8 @@ class FleetRun:
         if attempts.thread is not None and continue_turn is not None:
             with contextlib.suppress(NotPaused):  # nothing of it was stored, or it came to an end
                 return await continue_turn(attempts.thread, **given)
+        if not isinstance(task.prompt, str) and not getattr(self._agent, "is_pattern", False):
+            raise InvalidArguments(f"{task.where}: field 'prompt': an agent takes a text; only patterns take an object")
         attempts.begin(None if threads is None else _thread(threads, attempts))
         run: Callable[..., Awaitable[Any]] = self._agent.arun
         return await run(task.prompt, thread_id=attempts.thread, full=False, **given)

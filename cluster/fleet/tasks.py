@@ -21,13 +21,13 @@ class Task(Frozen):
 
     Attributes:
         id: unique in its fleet.
-        prompt: what to ask the agent.
+        prompt: what to ask the agent; for a pattern perhaps an object, its structured input.
         metadata: what tools and hooks may know about it; persisted with the run.
         where: file and line, or position; set by the reader.
     """
 
     id: Text
-    prompt: Text
+    prompt: Text | JsonObject
     metadata: JsonObject = Field(default_factory=dict)
     where: str = Field(default="", exclude=True)
 
@@ -97,13 +97,13 @@ def _read_id(value: object, default_id: str) -> tuple[str, str | None]:
 
 def _prompt_problem(record: Mapping[Any, Any]) -> str | None:
     prompt = record.get("prompt")
-    if isinstance(prompt, str) and prompt.strip():
+    if (isinstance(prompt, str) and prompt.strip()) or (isinstance(prompt, Mapping) and prompt):
         return None
     if "prompt" not in record:
         names = [str(name) for name in record]
         return f"field 'prompt': missing{rename_advice(names)}"
-    found = "empty text" if isinstance(prompt, str) else kind_of(prompt)
-    return f"field 'prompt': expected text, found {found}; say there what the agent is to do"
+    found = "empty text" if isinstance(prompt, str) else "an empty object" if prompt == {} else kind_of(prompt)
+    return f"field 'prompt': expected text, found {found}; say there what the agent is to do (a pattern may take an object)"
 
 
 def _metadata_problem(record: Mapping[Any, Any]) -> str | None:

@@ -54,17 +54,29 @@ def body_of(schema: StateSchema, node: Node) -> Tool:
     call = caller(node.action, f"node {node.name!r}", 1)
     name = node.name
 
-    async def run_async(state: dict[str, Any], over: dict[str, Any] | None = None, *, ctx: ToolContext) -> ToolOutput:
+    async def run_async(state: dict[str, Any], over: dict[str, Any] | None = None) -> ToolOutput:
         seen = schema.view(state, over)
-        given = call(seen, ctx)
+        given = call(seen)
         return answered(await given if inspect.isawaitable(given) else given, name, seen, state)
 
-    def run(state: dict[str, Any], over: dict[str, Any] | None = None, *, ctx: ToolContext) -> ToolOutput:
+    def run(state: dict[str, Any], over: dict[str, Any] | None = None) -> Any:
         seen = schema.view(state, over)
-        return answered(call(seen, ctx), name, seen, state)
+        given = call(seen)
+        if inspect.isawaitable(given):  # a plain function that gave a coroutine: whoever runs this awaits it
+            return later(given, name, seen, state)
+        return answered(given, name, seen, state)
 
     body = run_async if is_async(node.action) else run
-    return Tool(name=name, description=f"Node {name}.", function=body, timeout=node.timeout, emits_progress=True)
+    return Tool(
+        name=name,
+        description=f"Node {name}.",
+        function=body,
+        timeout=node.timeout,
+        idempotent=node.idempotent,
+        placement=node.placement,
+        isolation=node.isolation,
+        emits_progress=True,
+    )
 
 
 def handler_of(schema: StateSchema, node: Node) -> Tool:
@@ -75,23 +87,20 @@ def handler_of(schema: StateSchema, node: Node) -> Tool:
     def failed(failure: dict[str, Any]) -> NodeFailure:
         return NodeFailure(**{**failure, "error": from_wire(failure["error"])})
 
-    async def run_async(
-        state: dict[str, Any], failure: dict[str, Any], over: dict[str, Any] | None = None, *, ctx: ToolContext
-    ) -> ToolOutput:
-        given = call(schema.view(state, over), failed(failure), ctx)
+    async def run_async(state: dict[str, Any], failure: dict[str, Any], over: dict[str, Any] | None = None) -> ToolOutput:
+        given = call(schema.view(state, over), failed(failure))
         return answered(await given if inspect.isawaitable(given) else given, name)
 
-    def run(
-        state: dict[str, Any], failure: dict[str, Any], over: dict[str, Any] | None = None, *, ctx: ToolContext
-    ) -> ToolOutput:
-        return answered(call(schema.view(state, over), failed(failure), ctx), name)
+    def run(state: dict[str, Any], failure: dict[str, Any], over: dict[str, Any] | None = None) -> Any:
+        given = call(schema.view(state, over), failed(failure))
+        return later(given, name) if inspect.isawaitable(given) else answered(given, name)
 
     body = run_async if is_async(node.on_error) else run
     return Tool(name=name + HANDLER, description=f"On an error of node {name}.", function=body, emits_progress=True)
 
 
 def caller(function: Any, what: str, most: int) -> Callable[..., Any]:
-    """``function`` as one that takes ``most`` arguments and a context, whichever of them it has parameters for.
+    """``function`` as one that takes ``most`` arguments, whichever of them it has parameters for, and its call's context.
 
     Raises:
         DefinitionError: it needs more than that.
@@ -99,7 +108,7 @@ def caller(function: Any, what: str, most: int) -> Callable[..., Any]:
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        return lambda *given: function(*given[:most])
+        return function  # type: ignore[no-any-return]  # of no known signature
     contexts = [p.name for p in parameters if is_context(p.annotation) or (p.name in CONTEXT_NAMES and p is not parameters[0])]
     plain_ones = [p for p in parameters if p.name not in contexts and p.kind is not p.VAR_KEYWORD]
     needed = [p.name for p in plain_ones if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
@@ -110,8 +119,8 @@ def caller(function: Any, what: str, most: int) -> Callable[..., Any]:
 
     def call(*given: Any) -> Any:
         # a handler of one parameter is told what went wrong
-        arguments = given[:most][-takes:] if takes else ()
-        return function(*arguments, **dict.fromkeys(contexts, given[-1]))
+        arguments = given[-takes:] if takes else ()
+        return function(*arguments, **dict.fromkeys(contexts, current_tool_context()))
 
     return call
 
@@ -120,6 +129,11 @@ def answered(given: Any, node: str, state: Any = None, before: Any = None) -> To
     """A node's result as a tool's."""
     reply = reply_to(given, node, state, before)
     return ToolOutput(given if isinstance(given, str) else "", structured_content=reply.to_json())
+
+
+async def later(given: Any, node: str, state: Any = None, before: Any = None) -> ToolOutput:
+    """:func:`answered` of what an awaitable gives."""
+    return answered(await given, node, state, before)
 
 
 def interrupt(value: Any, *, options: Any = None, fields: Any = None) -> Any:

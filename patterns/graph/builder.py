@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from ...protocol.errors import ConfigurationError
 from .checks import check, closes_cycle
 from .commands import END, START
 from .compiled import CompiledGraph
 from .edges import Branch, Edge, Join
-from .node import Node, node_of
+from .node import Node, NodeOptions, node_of
 from .plan import Plan
 from .schema import StateSchema
 from .structure import Structure
@@ -50,7 +50,7 @@ class StateGraph:
         self._edges: list[Edge | Join] = []
         self._branches: dict[str, list[Branch]] = {}
 
-    def add_node(self, name: str | Any, action: Any = None, **options: Any) -> Self:
+    def add_node(self, name: str | Any, action: Any = None, **options: Unpack[NodeOptions]) -> Self:
         """Add a node.
 
         Args:
@@ -59,7 +59,8 @@ class StateGraph:
                 agent, a pattern, or another graph. A function returns what it writes as a dict (or a pydantic model), a
                 :class:`Command`, a list of :class:`Send`, None for no change; anything else is written to ``"result"``.
             **options: fields of :class:`Node`: ``retry``, ``cache``, ``timeout``, ``condition``, ``defer``, ``on_error``,
-                ``idempotent``, ``destinations``, ``sends``, ``writes``, ``input``, ``output``, ``metadata``.
+                ``idempotent``, ``destinations``, ``sends``, ``writes``, ``input``, ``output``, ``placement``, ``isolation``,
+                ``metadata``.
 
         Raises:
             ConfigurationError: the name is taken or impossible, or an option makes no sense (also a ``ValueError``).

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...actors.run_handle import RunHandle
 from ...protocol.errors import ConfigurationError
 from ...protocol.events import Event
 from ...protocol.results import AgentResult, RunOutcome
@@ -15,7 +16,7 @@ from .node import mentions, names
 from .plan import Plan
 from .reply import fields_of, is_record, update_of
 from .result import GraphResult
-from .runner import ALL, Runner
+from .runner import ALL, Rules, Runner
 from .schema import Write
 from .state_view import GraphCalls
 from .streaming import Mode, check_modes, stream
@@ -42,6 +43,8 @@ class CompiledGraph(GraphCalls, Pattern):
         checkpoint_every_step: keep a checkpoint of every superstep in the thread's history; otherwise of every turn.
         stream_mode: of :meth:`astream`, where none is given.
         **settings: of :class:`Pattern`: ``checkpointer``, ``max_concurrency``, ``token_budget``, ...
+            With ``on_error="continue"`` a failed node is passed over like one whose condition is false, and the run succeeds
+            if any node does.
     """
 
     def __init__(
@@ -60,14 +63,17 @@ class CompiledGraph(GraphCalls, Pattern):
             raise ConfigurationError(f"max_iterations must be 1 or more, not {max_iterations}")
         check_bodies(plan)
         self.plan = plan
-        self.max_iterations = max_iterations
-        self.parallel = parallel
-        self.interrupt_before = self._named(interrupt_before, "interrupt_before")
-        self.interrupt_after = self._named(interrupt_after, "interrupt_after")
         self.stream_mode = check_modes(stream_mode)
         settings = {"name": plan.name, "keep_iteration_checkpoints": checkpoint_every_step, **settings}
         members = {node.name: node.action for node in plan.nodes.values() if node.kind != "function"}
         super().__init__(members, functions=tools_of(plan), **settings)
+        self.rules = Rules(
+            max_iterations=max_iterations,
+            parallel=parallel,
+            interrupt_before=self._named(interrupt_before, "interrupt_before"),
+            interrupt_after=self._named(interrupt_after, "interrupt_after"),
+            tolerant=self.on_error == "continue",
+        )
 
     def _named(self, given: str | Iterable[str], option: str) -> frozenset[str]:
         chosen = frozenset(names(given))
@@ -88,7 +94,7 @@ class CompiledGraph(GraphCalls, Pattern):
         )
 
     async def conduct(self, stage: Stage) -> Ending:
-        return await Runner(self, stage).run()
+        return await Runner(self.plan, self.rules, stage).run()
 
     def user_code(self) -> list[Any]:
         nodes = self.plan.nodes.values()
@@ -139,13 +145,24 @@ class CompiledGraph(GraphCalls, Pattern):
             InvalidUpdate: the input does not fit the schema.
             NotPaused: there is nothing to answer.
         """
-        result: AgentResult
         if isinstance(prompt, Command) and prompt.resume is not None:
-            result = await self.aresume(answer_in(prompt), **options)
-        else:
-            result = await super().arun(prompt, **options)
-        assert isinstance(result, GraphResult)
-        return result
+            return await self.aresume(answer_in(prompt), **options)
+        return own(await super().arun(prompt, **options))
+
+    async def start(self, prompt: Any = None, **options: Any) -> RunHandle:
+        """Begin a run that goes on without its caller; the options are those of :meth:`Runnable.start`."""
+        return await super().start(prompt, **options)
+
+    async def aresume(self, answer: Any = None, **options: Any) -> GraphResult:
+        return own(await super().aresume(answer, **options))
+
+    async def continue_turn(self, thread_id: str, **options: Any) -> GraphResult:
+        """Go on with a turn that was cut off, or in which nodes failed: what is finished is kept, what failed is tried again.
+
+        Also what follows a fork of a superstep, or ``update_state(as_node=...)``. The options and errors are those of
+        :meth:`Runnable.continue_turn`.
+        """
+        return own(await super().continue_turn(thread_id, **options))
 
     async def run(self, prompt: Any = None, **options: Any) -> AsyncGenerator[Event, None]:
         """The same, event by event; the options are those of :meth:`Runnable.run`."""
@@ -159,9 +176,10 @@ class CompiledGraph(GraphCalls, Pattern):
 
     def run_sync(self, prompt: Any = None, **options: Any) -> GraphResult:
         """:meth:`arun` for synchronous code; also where an event loop runs. Source: PAT-63."""
-        result = super().run_sync(prompt, **options)
-        assert isinstance(result, GraphResult)
-        return result
+        return own(super().run_sync(prompt, **options))
+
+    def resume_sync(self, answer: Any = None, **options: Any) -> GraphResult:
+        return own(super().resume_sync(answer, **options))
 
     def invoke(self, prompt: Any = None, **options: Any) -> GraphResult:
         """Another name for :meth:`run_sync`."""
@@ -208,6 +226,12 @@ class CompiledGraph(GraphCalls, Pattern):
 
     def result_of(self, outcome: RunOutcome) -> GraphResult:
         return GraphResult.of_graph(outcome, self.plan)
+
+
+def own(result: AgentResult) -> GraphResult:
+    """A graph's result, known as one."""
+    assert isinstance(result, GraphResult)
+    return result
 
 
 def answer_in(command: Any) -> Any:

@@ -16,23 +16,25 @@ from .reply import RESULT, target_json
 from .timeline import Done, Timeline, writes_of
 
 
-def ending_of(plan: Plan, line: Timeline, *, child: bool) -> Ending:
+def ending_of(plan: Plan, line: Timeline, *, child: bool, tolerant: bool = False) -> Ending:
     """The end of a run in which nothing is left to be done.
 
     Args:
         plan: the graph.
         line: what happened.
         child: the graph is a node of another, which needs to know what was written.
+        tolerant: it is a success if any node was.
     """
     failed = failures(line)
-    if failed:
+    ran = any(done.status == "completed" for superstep in line.supersteps for done in superstep.done)
+    if failed and not (tolerant and ran):
         text = "; ".join(f"{name(done)}: {done.problem}" for done in failed)
         limits = {done.result.stop_reason for done in failed if done.result is not None} & LIMITS
         error: UmbelError = MemberFailed(
             text, steps=[done.steps[-1] for done in failed if done.steps], nodes=sorted({done.task.node for done in failed})
         )
         return stopped(plan, line, error, limits.pop() if len(limits) == 1 else "error")
-    if not any(done.status == "completed" for superstep in line.supersteps for done in superstep.done):
+    if not ran:
         return stopped(plan, line, NothingRan(f"graph {plan.name!r} came to its end, and no node had run"))
     waiting = plan.planner.unfinished(line.schedule)
     if waiting and not leaves(line):
@@ -55,7 +57,7 @@ def failures(line: Timeline) -> list[Done]:
     left = list(line.failed)
     found: list[Done] = []
     for superstep in reversed(line.supersteps):
-        for done in superstep.done:
+        for done in reversed(superstep.done):
             if done.status == "failed" and done.task in left:
                 left.remove(done.task)
                 found.append(done)

@@ -75,16 +75,16 @@ def _only_text(payload: Mapping[str, Any]) -> str | None:
     return texts[0] if len(texts) == 1 else None
 
 
-def reply_of_member(plan: Plan, node: Node, result: MemberResult, *, handled: bool = False) -> Reply:
+def reply_of_member(plan: Plan, node: Node | None, result: MemberResult, *, handled: bool = False) -> Reply:
     """What a successful step means for the graph.
 
     Args:
         plan: the graph.
-        node: whose step.
+        node: whose step; None when the graph has lost it since.
         result: of the step.
         handled: the step is the node's error handler.
     """
-    if node.kind == "function" or handled:
+    if node is None or node.kind == "function" or handled:
         return Reply.from_json(result.value if isinstance(result.value, dict) else {})
     if callable(node.output):
         return reply_to(node.output(result), node.name)

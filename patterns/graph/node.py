@@ -9,10 +9,10 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from ...actors.runnable import Runnable
-from ...actors.tools.decorator import Tool
+from ...actors.tools.decorator import Isolation, Tool
 from ...protocol.errors import ConfigurationError, DefinitionError
 from .commands import END, PARENT, START, Command, Send
 from .options import CachePolicy, NodeRetry
@@ -43,6 +43,7 @@ class Node:
             it has failed with ``outcome_unknown``.
         input: of what is run: the key of the state that is its prompt, or ``(state) -> prompt or dict``.
         output: of what is run: the key that its answer is written to, or ``(result) -> update``.
+        placement, isolation: of a function, where its executor is and what it shares: as for ``@tool``.
         metadata: for drawings and applications.
     """
 
@@ -61,6 +62,8 @@ class Node:
     idempotent: bool = True
     input: str | Callable[..., Any] | None = None
     output: str | Callable[..., Any] | None = None
+    placement: Any = None
+    isolation: Isolation | None = None
     metadata: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -72,10 +75,15 @@ class Node:
             )
         if timeout is not None and (isinstance(timeout, bool) or not 0 < timeout < math.inf):
             raise ConfigurationError(f"{who}: timeout is a positive number of seconds, not {timeout!r}")
+        for option, wanted in (("retry", NodeRetry), ("cache", CachePolicy)):
+            if not isinstance(getattr(self, option), wanted | None):
+                raise ConfigurationError(f"{who}: {option} is a {wanted.__name__}, not {type(getattr(self, option)).__name__}")
         for option in ("condition", "on_error"):
             value = getattr(self, option)
             if value is not None and not callable(value):
                 raise ConfigurationError(f"{who}: {option} is a function, not {type(value).__name__}")
+        if self.kind != "function" and (self.placement is not None or self.isolation is not None):
+            raise ConfigurationError(f"{who}: placement= and isolation= are for functions; an agent has its own")
         if self.kind == "function" and (self.input is not None or self.output is not None):
             raise ConfigurationError(
                 f"{who}: input= and output= are for agents, patterns and graphs; a function has the whole state"
@@ -89,6 +97,26 @@ class Node:
         if self.kind != "function" or self.destinations is not None or self.sends is not None:
             return False
         return mentions(self.action, SIGNPOSTS)
+
+
+class NodeOptions(TypedDict, total=False):
+    """What ``add_node`` takes by name: fields of :class:`Node`, and names alone where it has several."""
+
+    destinations: str | Iterable[str]
+    sends: str | Iterable[str]
+    writes: str | Iterable[str]
+    retry: NodeRetry | None
+    cache: CachePolicy | None
+    timeout: float | None
+    condition: Callable[..., Any] | None
+    defer: bool
+    on_error: Callable[..., Any] | None
+    idempotent: bool
+    input: str | Callable[..., Any] | None
+    output: str | Callable[..., Any] | None
+    placement: Any
+    isolation: Isolation | None
+    metadata: Mapping[str, Any] | None
 
 
 def node_of(name: str, action: Any, options: Mapping[str, Any]) -> Node:
@@ -116,7 +144,7 @@ def node_of(name: str, action: Any, options: Mapping[str, Any]) -> Node:
 def kind_of(name: str, action: Any) -> Kind:
     """What ``action`` is."""
     if isinstance(action, Runnable):
-        if hasattr(action, "structure"):
+        if hasattr(action, "plan"):
             return "subgraph"
         return "pattern" if hasattr(action, "conduct") else "agent"
     if isinstance(action, Tool):
@@ -166,7 +194,7 @@ def mentions(function: Any, words: frozenset[str]) -> bool:
     if inner is not None and inner is not function and mentions(inner, words):
         return True
     body = getattr(function, "__func__", function)
-    code = getattr(body, "__code__", None) or getattr(vars(type(body)).get("__call__"), "__code__", None)
+    code = getattr(body, "__code__", None) or getattr(inspect.getattr_static(type(body), "__call__", None), "__code__", None)
     if code is None or _in_code(code, words):
         return code is not None
     cells = [cell.cell_contents for cell in getattr(body, "__closure__", None) or () if _filled(cell)]

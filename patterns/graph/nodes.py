@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ...protocol.errors import GraphError
 from ...protocol.patterns import MemberResult
 from ..pattern import settled
 from .bodies import HANDLER, caller
@@ -52,7 +53,10 @@ class TaskRun:
 
     @property
     def node(self) -> Node:
-        return self.plan.nodes[self.task.node]
+        found = self.plan.nodes.get(self.task.node)
+        if found is None:
+            raise GraphError(f"node {self.task.node!r} comes next, and the graph has none of that name: it was changed since")
+        return found
 
     async def carry_out(self) -> Done:
         """The task, to its end; what its node did wrong is in the result.
@@ -100,7 +104,7 @@ class TaskRun:
         spent = 0.0
         for attempt in range(1, policy.max_attempts + 1):
             steps.append(self.key if attempt == 1 else f"{self.key}.try{attempt}")
-            result = await self._perform(steps[-1])
+            result = self._followed(steps[-1], attempt) or await self._perform(steps[-1])
             spent += result.duration_ms
             if result.success:
                 reply = reply_of_member(self.plan, self.node, result)
@@ -113,6 +117,16 @@ class TaskRun:
         if self.node.on_error is None or result.stop_reason in NEVER_AGAIN:
             return failed
         return await self._handled(failed, result)
+
+    def _followed(self, step: str, attempt: int) -> MemberResult | None:
+        """The failure of an attempt that is over for good, since what came after it is recorded.
+
+        A turn that is continued forgets failed steps, so that they are tried again.
+        """
+        log = self.stage.log
+        if log.knows(step) or not (log.knows(f"{self.key}.try{attempt + 1}") or log.knows(f"{self.key}.handler")):
+            return None
+        return next((result for result in reversed(log.totals) if result.step == step), None)
 
     async def _perform(self, step: str) -> MemberResult:
         node, task = self.node, self.task

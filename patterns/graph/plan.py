@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from ...protocol.errors import GraphError
+from ..structure import inner_of
 from .commands import END, START, Send, targets_of
 from .edges import Branch, Edge, Join
 from .node import Node, literals_of, mentions
@@ -75,11 +76,13 @@ class Plan:
                 node.kind,
                 deferred=node.defer,
                 conditional=node.condition is not None,
-                inner=node.action.structure() if node.kind == "subgraph" else None,
+                inner=inner_of(node.action),
             )
             for node in self.nodes.values()
         )
-        return Structure(self.name, (NodeView(START, "start"), *nodes, NodeView(END, "end")), tuple(edges), self.open_ended())
+        return Structure(
+            self.name, (NodeView(START, "start"), *nodes, NodeView(END, "end")), tuple(edges), open_ended=self.open_ended()
+        )
 
     def open_ended(self) -> tuple[str, ...]:
         """Nodes (and ``START``) that may lead where no declaration says."""

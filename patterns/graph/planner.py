@@ -15,6 +15,7 @@ one branch only.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -190,14 +191,14 @@ def tasks_of(targets: Iterable[str | Send], taken: Iterable[str] = ()) -> tuple[
         GraphError: two have the same given id.
     """
     tasks: list[Task] = []
-    used = set(taken)
+    used, numbers = set(taken), Counter[str]()
     for target in targets:
         if isinstance(target, str):
             if target not in used:
                 tasks.append(Task(target, target))
                 used.add(target)
             continue
-        name = target.id if target.id is not None else _free(target.target, used)
+        name = target.id if target.id is not None else _free(target.target, used, numbers)
         if name in used:
             raise GraphError(f"two tasks of a superstep have the id {name!r}; every Send needs an id of its own", id=name)
         used.add(name)
@@ -205,8 +206,8 @@ def tasks_of(targets: Iterable[str | Send], taken: Iterable[str] = ()) -> tuple[
     return tuple(tasks)
 
 
-def _free(node: str, used: set[str]) -> str:
-    number = 1
-    while f"{node}:{number}" in used:
-        number += 1
-    return f"{node}:{number}"
+def _free(node: str, used: set[str], numbers: Counter[str]) -> str:
+    numbers[node] += 1
+    while f"{node}:{numbers[node]}" in used:
+        numbers[node] += 1
+    return f"{node}:{numbers[node]}"

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ...protocol.patterns import MemberResult, PatternResult
 from ...protocol.results import RunOutcome
+from .bodies import HANDLER
 from .members import reply_of_member
 from .plan import Plan
 from .timeline import read
@@ -62,6 +63,11 @@ class GraphResult(PatternResult):
         """The caller's view of an outcome."""
         return cls(outcome, plan=plan)
 
+    @property
+    def graph_id(self) -> str:
+        """The graph's name."""
+        return "" if self.plan is None else self.plan.name
+
     @cached_property
     def value(self) -> Any:
         """The state at the end, or at the pause: JSON values."""
@@ -92,7 +98,7 @@ class GraphResult(PatternResult):
         last = by_step.get(known["steps"][-1]) if known["steps"] else None
         output = known.get("output")
         if last is not None and last.success and self.plan is not None:
-            node = self.plan.nodes[known["node"]]
+            node = self.plan.nodes.get(known["node"])
             output = reply_of_member(self.plan, node, last, handled=known.get("handled", False)).output
         facts = {name: known[name] for name in ("node", "id", "superstep", "status", "duration_ms")}
         facts |= {name: known[name] for name in ("error", "handled", "cached", "item") if name in known}
@@ -107,7 +113,7 @@ class GraphResult(PatternResult):
         for task in self.tasks or self._so_far():
             found[task.node] = task
         for asked in self.interrupts:
-            node = (asked.get("metadata") or {}).get("node") or asked.get("tool_name")
+            node = str((asked.get("metadata") or {}).get("node") or asked.get("tool_name")).removesuffix(HANDLER)
             if node in found:
                 found[node] = NodeResult(node, node, status="interrupted")
         return found

@@ -10,7 +10,7 @@ end         the result                                                      endi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...protocol.errors import CapReached, GraphError
@@ -25,24 +25,41 @@ from .timeline import Done, Timeline
 
 if TYPE_CHECKING:
     from ...actors.supervisor.stage import Stage
-    from .compiled import CompiledGraph
+    from .plan import Plan
 
 ALL = "*"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a graph is run; the fields are those of :class:`CompiledGraph`.
+
+    Attributes:
+        tolerant: a failed node is passed over like one whose condition is false.
+    """
+
+    max_iterations: int = 100
+    parallel: bool = True
+    interrupt_before: frozenset[str] = frozenset()
+    interrupt_after: frozenset[str] = frozenset()
+    tolerant: bool = False
 
 
 class Runner:
     """One run of a graph.
 
     Args:
-        graph: which.
+        plan: the graph.
+        rules: how it is run.
         stage: what it runs on.
     """
 
-    def __init__(self, graph: CompiledGraph, stage: Stage) -> None:
-        self.graph = graph
-        self.plan = graph.plan
+    def __init__(self, plan: Plan, rules: Rules, stage: Stage) -> None:
+        self.plan = plan
+        self.rules = rules
         self.stage = stage
         self.line = Timeline()
+        self._taken: set[str] = set()
 
     async def run(self) -> Ending:
         """The whole run; what goes wrong in it is how it ends.
@@ -54,15 +71,25 @@ class Runner:
         try:
             self.line = times.read(self.plan, self.stage.run.state.messages)
             self.stage.pass_over(self.line.steps)
+            await self._again()
             if not self.line.begun:
                 await self._enter()
             while await self._goes_on():
-                if self.line.number >= self.graph.max_iterations:
+                if self.line.number >= self.rules.max_iterations:
                     return self._capped()
                 await self._superstep(self.line.number + 1)
         except GraphError as error:
             return stopped(self.plan, self.line, error)
-        return ending_of(self.plan, self.line, child=self.stage.run.request.parent_run_id is not None)
+        child = self.stage.run.request.parent_run_id is not None
+        return ending_of(self.plan, self.line, child=child, tolerant=self.rules.tolerant)
+
+    async def _again(self) -> None:
+        """A turn that is continued tries what had failed once more, beside what comes next; each segment does so once."""
+        request = self.stage.run.request
+        if request.mode == "continue" and self.line.begun and request.run_id not in self.line.segments:
+            key = f"{times.RETRY}{len(self.line.segments) + 1}"
+            await self.stage.remember(key, lambda: {"segment": request.run_id})
+            self.line = times.again(self.line, request.run_id)
 
     async def _enter(self) -> None:
         """The input has been merged: what does it lead to?"""
@@ -72,16 +99,10 @@ class Runner:
         self.stage.emit(GraphStreamEvent, mode="values", data=dict(self.line.values))
 
     async def _goes_on(self) -> bool:
-        """Whether there is a next superstep; when nothing is left, a turn that is continued tries what failed once more."""
+        """Whether there is a next superstep."""
         if any(done.reply.to_parent for done in self._newest()):
             return False
         await self._ask_after()
-        request = self.stage.run.request
-        over = not self.line.schedule.tasks and request.mode == "continue"
-        if over and self.line.failed and request.run_id not in self.line.segments:
-            key = f"{times.RETRY}{len(self.line.segments) + 1}"
-            await self.stage.remember(key, lambda: {"segment": request.run_id})
-            self.line = times.again(self.line, request.run_id)
         return bool(self.line.schedule.tasks)
 
     def _newest(self) -> tuple[Done, ...]:
@@ -90,7 +111,7 @@ class Runner:
     async def _ask_after(self) -> None:
         """A person sees what the newest superstep came to, where that was asked for."""
         asked = [
-            done for done in self._newest() if done.status == "completed" and chosen(self.graph.interrupt_after, done.task)
+            done for done in self._newest() if done.status == "completed" and chosen(self.rules.interrupt_after, done.task)
         ]
         await self.stage.side_by_side(
             self.stage.ask(
@@ -109,22 +130,26 @@ class Runner:
             mode="debug",
             data={"kind": "superstep_started", "step": number, "tasks": [task.id for task in schedule.tasks]},
         )
+        self._taken = set()
         done = await self._all(schedule.tasks, number)
         newest = times.close(self.plan, self.line, number, done, schedule)
         routed = [await self._routed(each, newest) for each in done]
-        ended = [Ended(each.task.node, each.targets, each.status != "failed") for each in routed]
+        ended = [Ended(each.task.node, each.targets, each.status != "failed" or self.rules.tolerant) for each in routed]
         following = self.plan.planner.follow(ended, replace(schedule, tasks=()))
         await self._record(number, routed, following)
         self.stage.emit(GraphStreamEvent, mode="values", data=dict(self.line.values))
 
     async def _all(self, tasks: Iterable[Task], number: int, depth: int = 0) -> list[Done]:
         """Tasks side by side, each followed by what it sent."""
-        limit = None if self.graph.parallel else 1
+        limit = None if self.rules.parallel else 1
         branches = await self.stage.side_by_side((self._branch(task, number, depth) for task in tasks), limit)
         return [done for branch in branches for done in branch]
 
     async def _branch(self, task: Task, number: int, depth: int) -> list[Done]:
         key = f"{number}/{task.id}"
+        if task.id in self._taken:
+            raise GraphError(f"two tasks of a superstep have the id {task.id!r}; every Send needs an id of its own", id=task.id)
+        self._taken.add(task.id)
         recorded = self.stage.log.knows(key)
         done = await TaskRun(
             stage=self.stage,
@@ -132,7 +157,7 @@ class Runner:
             key=key,
             task=task,
             values=self.line.values,
-            asks_before=chosen(self.graph.interrupt_before, task),
+            asks_before=chosen(self.rules.interrupt_before, task),
             cache=self.stage.run.request.definition,
         ).carry_out()
         if not recorded:
@@ -140,7 +165,7 @@ class Runner:
         sends = sends_of(done)
         if not sends:
             return [done]
-        if depth >= self.graph.max_iterations:
+        if depth >= self.rules.max_iterations:
             raise GraphError(f"node {task.node!r} sends more than {depth} times in one superstep: its sends lead back to it")
         return [done, *await self._all(tasks_of_sends(task, sends, self.plan.nodes), number, depth + 1)]
 
@@ -155,11 +180,17 @@ class Runner:
 
     async def _routed(self, done: Done, line: Timeline) -> Done:
         """Where a task leads: its command's targets, or what the node's branches say of the state as it is now."""
-        if done.status == "failed":
+        if done.status == "failed" and not self.rules.tolerant:
             return done
         if done.reply.targets is not None and not done.reply.to_parent:
-            return replace(done, targets=tuple(target for target in done.reply.targets if isinstance(target, str)))
-        return replace(done, targets=await self.plan.route(done.task.node, line.values))
+            targets: tuple[str | Send, ...] | None = tuple(each for each in done.reply.targets if isinstance(each, str))
+        else:
+            targets = await self.plan.route(done.task.node, line.values)
+        if targets is not None:
+            names = [target if isinstance(target, str) else target.target for target in targets]
+            facts = {"kind": "routed", "task": done.task.id, "targets": names}
+            self.stage.emit(GraphStreamEvent, mode="debug", node_id=done.task.node, data=facts)
+        return replace(done, targets=targets)
 
     async def _record(self, number: int, done: Iterable[Done], schedule: Schedule) -> None:
         """Close a superstep, in the thread and here."""
@@ -170,7 +201,7 @@ class Runner:
         self.line = times.close(self.plan, self.line, number, done, schedule)
 
     def _capped(self) -> Ending:
-        limit = self.graph.max_iterations
+        limit = self.rules.max_iterations
         waiting = ", ".join(task.id for task in self.line.schedule.tasks)
         error = CapReached(
             f"graph {self.plan.name!r} ran {limit} supersteps, and {waiting} would be next: see whether its cycle ends, or "

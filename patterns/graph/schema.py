@@ -18,7 +18,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from ...protocol.errors import ConfigurationError, ConflictingWrites, DefinitionError, InvalidUpdate
-from .plain import plain
+from .plain import copy_of, plain
 from .reducers import BY_NAME, MISSING, Reducer
 
 EMPTY_OF = {list: list, dict: dict, set: set, frozenset: frozenset, tuple: tuple, str: str}
@@ -155,7 +155,7 @@ class StateSchema:
         if not self.is_class or any(name not in self.keys for name in known):
             return typed
         if not any(key.required and name not in known for name, key in self.keys.items()):
-            return self.whole.validate_python(copy.deepcopy(known))
+            return self.whole.validate_python(copy_of(known))
         if issubclass(self.source, BaseModel):
             return self.source.model_construct(**typed)
         partial = object.__new__(self.source)
@@ -212,11 +212,11 @@ class StateSchema:
         """A JSON value as the schema types it: a copy; as it is where it does not fit, as one item for a list."""
         annotation = self.keys.get(key, ANYTHING).annotation
         if annotation is Any:
-            return copy.deepcopy(value)
+            return copy_of(value)
         try:
-            return self.keys[key].adapter.validate_python(copy.deepcopy(value))
+            return self.keys[key].adapter.validate_python(copy_of(value))
         except ValidationError:
-            return copy.deepcopy(value)
+            return copy_of(value)
 
     def _checked(self, writer: str, key: str, value: Any) -> Any:
         """``value`` in JSON form, after the key's type has seen it."""
@@ -231,7 +231,7 @@ class StateSchema:
         if not self.is_class or any(key.required and name not in values for name, key in self.keys.items()):
             return
         try:
-            self.whole.validate_python(copy.deepcopy(dict(values)))
+            self.whole.validate_python(copy_of(dict(values)))
         except ValidationError as error:
             raise InvalidUpdate(f"after {writers}, the state is no {self.title}: {_problems(error)}", writer=writers) from None
 

@@ -20,7 +20,7 @@ from ...protocol.storage import CheckpointInfo
 from .planner import Ended
 from .reply import fields_of, is_record, update_of
 from .schema import Write
-from .timeline import UPDATE, Timeline, read
+from .timeline import UPDATE, Reader, Timeline, read
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -66,7 +66,7 @@ class GraphCalls(ThreadCalls):
             CheckpointNotFound: there is no such thread or checkpoint.
         """
         state = await self.threads_in(runtime).get_state(thread_id, checkpoint_id)
-        return self._view(thread_id, state, checkpoint_id)
+        return view(read(self.plan, state.messages), thread_id, state, checkpoint_id)
 
     def get_state_sync(  # type: ignore[override]  # as above
         self, thread_id: str, checkpoint_id: str | None = None, *, runtime: RuntimePort | None = None
@@ -86,11 +86,12 @@ class GraphCalls(ThreadCalls):
             runtime: where the checkpointer is asked.
         """
         threads = self.threads_in(runtime)
+        reader = Reader(self.plan)
         found: list[GraphState] = []
-        for info in by_superstep(await threads.history(thread_id, CHECKPOINTS))[:limit]:
+        for info in reversed(by_superstep(await threads.history(thread_id, CHECKPOINTS))[:limit]):
             state = await threads.get_state(thread_id, info.checkpoint_id)
-            found.append(self._view(thread_id, state, info.checkpoint_id, info))
-        return found
+            found.append(view(reader.read(state.messages), thread_id, state, info.checkpoint_id, info))
+        return found[::-1]
 
     def get_state_history_sync(  # type: ignore[override]  # as above
         self, thread_id: str, limit: int = 10, *, runtime: RuntimePort | None = None
@@ -151,32 +152,32 @@ class GraphCalls(ThreadCalls):
         runtime = runtime or current_runtime()
         return runtime.run_sync(self.update_state(thread_id, values, as_node=as_node, runtime=runtime))
 
-    def _view(
-        self, thread_id: str, state: AgentState, checkpoint_id: str | None, info: CheckpointInfo | None = None
-    ) -> GraphState:
-        line = read(self.plan, state.messages)
-        return GraphState(
-            thread_id=thread_id,
-            checkpoint_id=checkpoint_id,
-            values=dict(line.values),
-            next=following(line, state),
-            interrupts=tuple(listed(state.interrupts)),
-            step=line.number,
-            stop_reason=state.turn.stop_reason,
-            created_at=None if info is None else datetime.fromtimestamp(info.created_at, UTC),
-            metadata=None if info is None else info.metadata,
-        )
-
 
 CHECKPOINTS = 1_000  # of a thread that its history looks at
+
+
+def view(
+    line: Timeline, thread_id: str, state: AgentState, checkpoint_id: str | None, info: CheckpointInfo | None = None
+) -> GraphState:
+    """A stored state as a graph's."""
+    return GraphState(
+        thread_id=thread_id,
+        checkpoint_id=checkpoint_id,
+        values=dict(line.values),
+        next=following(line, state),
+        interrupts=tuple(listed(state.interrupts)),
+        step=line.number,
+        stop_reason=state.turn.stop_reason,
+        created_at=None if info is None else datetime.fromtimestamp(info.created_at, UTC),
+        metadata=None if info is None else info.metadata,
+    )
 
 
 def following(line: Timeline, state: AgentState) -> tuple[str, ...]:
     """The nodes that come next."""
     if state.turn.stop_reason not in {None, "error"}:
         return ()
-    tasks = line.schedule.tasks or line.failed
-    return tuple(dict.fromkeys(task.node for task in tasks))
+    return tuple(dict.fromkeys(task.node for task in (*line.schedule.tasks, *line.failed)))
 
 
 def by_superstep(history: list[CheckpointInfo]) -> list[CheckpointInfo]:

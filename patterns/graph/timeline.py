@@ -186,7 +186,8 @@ def amend(plan: Plan, timeline: Timeline, record: Mapping[str, Any]) -> Timeline
 
 def again(timeline: Timeline, segment: str) -> Timeline:
     """The timeline with the tasks that failed to be tried once more."""
-    tasks = {task.id: task for task in timeline.failed}  # one that failed in several supersteps is tried once
+    both = (*timeline.schedule.tasks, *timeline.failed)
+    tasks = {task.id: task for task in both}  # one that failed in several supersteps, or comes anyway, is tried once
     schedule = replace(timeline.schedule, tasks=tuple(tasks.values()))
     return replace(timeline, schedule=schedule, failed=(), segments=(*timeline.segments, segment))
 
@@ -197,28 +198,61 @@ def read(plan: Plan, messages: Iterable[Message]) -> Timeline:
     Raises:
         InvalidUpdate: the graph has changed since, and what is recorded does not fit it any more.
     """
-    timeline = Timeline()
-    results: dict[str, Message] = {}
-    for message in messages:
+    reader = Reader(plan)
+    reader.read(tuple(messages))
+    return reader.timeline
+
+
+class Reader:
+    """Reads a thread that grows, message by message.
+
+    Args:
+        plan: the graph.
+
+    Attributes:
+        timeline: what the messages that were read say.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.timeline = Timeline()
+        self._results: dict[str, Message] = {}
+        self._seen: tuple[Message, ...] = ()
+
+    def read(self, messages: tuple[Message, ...]) -> Timeline:
+        """What a whole conversation says; of one that begins with the one that was read last, only the rest is read."""
+        known = len(self._seen)
+        if messages[:known] != self._seen:
+            self._begin_anew()
+            known = 0
+        for message in messages[known:]:
+            self._take(message)
+        self._seen = messages
+        return self.timeline
+
+    def _take(self, message: Message) -> None:
         if is_request(message):
-            timeline = begin(plan, timeline, message.content or "", message.metadata.get(VALUES))
-            results = {}
+            self.timeline = begin(self._plan, self.timeline, message.content or "", message.metadata.get(VALUES))
+            self._results = {}
         facts = message.metadata.get(STEP)
         if facts is None:
-            continue
+            return
         key, value = str(facts["key"]), facts.get("value")
         if facts["kind"] == "result":
-            results[key] = message
+            self._results[key] = message
         elif facts["kind"] != "value":
-            continue
+            return
         elif key.startswith(SUPERSTEP):
-            done = [_done(plan, known, results) for known in value["done"]]
-            timeline = close(plan, timeline, value["number"], done, Schedule.from_json(value["schedule"]))
+            done = [_done(self._plan, known, self._results) for known in value["done"]]
+            schedule = Schedule.from_json(value["schedule"])
+            self.timeline = close(self._plan, self.timeline, value["number"], done, schedule)
         elif key.startswith(UPDATE):
-            timeline = amend(plan, timeline, value)
+            self.timeline = amend(self._plan, self.timeline, value)
         elif key.startswith(RETRY):
-            timeline = again(timeline, value["segment"])
-    return timeline
+            self.timeline = again(self.timeline, value["segment"])
 
 
 def _done(plan: Plan, known: Mapping[str, Any], results: Mapping[str, Message]) -> Done:
@@ -229,8 +263,8 @@ def _done(plan: Plan, known: Mapping[str, Any], results: Mapping[str, Message]) 
     reply = Reply()
     if "reply" in known:
         reply = Reply.from_json(known["reply"])
-    elif known["status"] == "completed" and result is not None and task.node in plan.nodes:
-        reply = reply_of_member(plan, plan.nodes[task.node], result, handled=known.get("handled", False))
+    elif known["status"] == "completed" and result is not None:
+        reply = reply_of_member(plan, plan.nodes.get(task.node), result, handled=known.get("handled", False))
     return Done(
         task=task,
         status=known["status"],

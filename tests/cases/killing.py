@@ -22,3 +22,12 @@ def kill(runtime: Runtime, actor: str) -> int:
     pid: int = runtime.backend.reports()[f"{actor}/default/0"]["pid"]  # type: ignore[attr-defined]
     os.kill(pid, signal.SIGKILL)
     return pid
+
+
+def kill_all(runtime: Runtime, actor: str) -> int:
+    """SIGKILL the processes of all actors of a kind; how many there were."""
+    reports = runtime.backend.reports()  # type: ignore[attr-defined]
+    pids = [report["pid"] for name, report in reports.items() if name.startswith(f"{actor}/")]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    return len(pids)

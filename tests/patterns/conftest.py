@@ -1,4 +1,4 @@
-"""What tests of patterns share."""
+"""Fixtures for tests of patterns."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ import pytest_asyncio
 
 from umbel import Runtime
 
-from .programs import inline
+from . import programs
+from .team import FLOOR
 
 
 @pytest_asyncio.fixture
 async def here() -> AsyncIterator[Runtime]:
     """The current runtime, inline."""
-    async with inline() as runtime:
+    async with programs.inline() as runtime:
+        yield runtime
+
+
+@pytest_asyncio.fixture
+async def inline() -> AsyncIterator[Runtime]:
+    """The current runtime of a test that needs no Ray; nobody is on the floor."""
+    FLOOR.clear()
+    async with Runtime(inline=True) as runtime:
         yield runtime
 
 

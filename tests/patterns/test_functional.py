@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from umbel import Agent, Runtime, ToolContext
 from umbel.actors.checkpoints import build_save, restore
 from umbel.actors.checkpoints.registry import open_store
-from umbel.errors import ConfigurationError, DefinitionError, MemberFailed, RunError, StoreUnavailable
+from umbel.errors import ConfigurationError, DefinitionError, InvalidArguments, MemberFailed, RunError, StoreUnavailable
 from umbel.events import MemberEvent, StepCompleteEvent
 from umbel.patterns.functional import ask, entrypoint, step, task
 from umbel.patterns.pipeline import Sequential
@@ -101,9 +101,9 @@ def test_outside_of_an_entrypoint_it_is_just_functions() -> None:
     assert asyncio.run(call()) == 9
     assert (main.name, main.__doc__, double.__doc__) == ("main", None, "Twice as much.")
     with pytest.raises(RunError, match=r"ask\(\) belongs into the body of an @entrypoint"):
-        ask("?")
+        _ = ask("?")
     with pytest.raises(RunError, match=r"step\(\) belongs"):
-        step(writer, "?")
+        _ = step(writer, "?")
 
 
 @pytest.mark.spec("PAT-65")
@@ -220,7 +220,7 @@ async def test_an_input_that_does_not_fit_is_refused_before_anything_runs(inline
     async def main(n: int) -> int:
         return n
 
-    with pytest.raises(ConfigurationError, match=r"the input of main does not fit: .*It takes: n \(integer\)") as refused:
+    with pytest.raises(InvalidArguments, match=r"the input of main does not fit: .*It takes: n \(integer\)") as refused:
         await main.arun(given)
     assert why in str(refused.value)
 

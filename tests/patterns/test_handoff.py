@@ -11,12 +11,14 @@ import pytest
 import pytest_asyncio
 from pydantic import BaseModel
 
-from umbel import Agent, Message, ModelResponse, Runtime, ToolContext, tool
-from umbel.errors import CapReached, ConfigurationError, HandoffCycle, MemberFailed, NothingRan, RunFailed
+from umbel import Agent, Hook, Message, ModelResponse, Runtime, ToolCall, ToolContext, tool
+from umbel.errors import CapReached, ConfigurationError, HandoffCycle, MemberFailed, ModelError, NothingRan, RunFailed
 from umbel.events import HandoffEvent, MemberEvent, ModelChunkEvent, PatternEvent, ThinkEvent, ToolCompleteEvent
+from umbel.hooks import BeforeToolCall
 from umbel.patterns.handoff import Handoff
 from umbel.patterns.pipeline import sequential
-from umbel.patterns.transfer import Hop, confidence_of, consistent, transcript
+from umbel.patterns.transfer import Hop, confidence_of, consistent, digest, transcript, transfer_names
+from umbel.protocol.markers import COMPACTION_SUMMARY
 from umbel.testing import ScriptedModel, error, text, tool_call, tool_calls, validate_history
 
 from ..cases.killing import kill, until
@@ -79,6 +81,9 @@ async def test_the_calls_beside_a_handoff_run_and_the_next_agent_sees_them(runti
 @pytest.mark.case(12)
 async def test_full_context_is_the_whole_conversation_as_messages(inline: Runtime) -> None:
     both = tool_calls(("add", {"a": 3, "b": 4}), ("transfer_to_bob", {"findings": "It is 7."}), content="Let me see.")
+    short = tool_calls(("transfer_to_bob", {}), content="It is 7.")
+    said = (await run(Handoff([agent("alice", short), agent("bob", echo)]), "3 + 4?")).details["hops"][0]
+    assert said["findings"] == "It is 7.", "what was said with it, where nothing else is given"
     result: Any = await Handoff([agent("alice", both, tools=[add]), agent("bob", echo)]).arun("3 + 4?")
     assert result.final_output.splitlines()[:5] == [
         "system: You are bob.",
@@ -94,6 +99,7 @@ async def test_full_context_is_the_whole_conversation_as_messages(inline: Runtim
 @pytest.mark.case(13)
 async def test_the_first_of_several_handoffs_wins_and_the_others_are_told_so(inline: Runtime) -> None:
     several = tool_calls(
+        ToolCall(name="transfer_to_bob", malformed_arguments='{"reason'),
         ("transfer_to_bob", {"reason": "no such reason"}),
         ("transfer_to_carol", {}),
         ("transfer_to_bob", {}),
@@ -105,8 +111,9 @@ async def test_the_first_of_several_handoffs_wins_and_the_others_are_told_so(inl
     )
     assert result.details["path"] == ["alice", "carol"] and result.success
     told = [line for line in result.final_output.splitlines() if line.startswith("tool:")]
-    assert "Invalid arguments" in told[0] and told[1] == "tool: Handed over to carol." and told[3] == "tool: 3"
-    assert all("not carried out: transfer_to_carol came first" in told[index] for index in (2, 4))
+    assert "Invalid arguments" in told[1] and told[2] == "tool: Handed over to carol." and told[4] == "tool: 3"
+    assert all("not carried out: transfer_to_carol came first" in told[index] for index in (3, 5))
+    assert "Error" in told[0]
 
 
 @pytest.mark.spec("PAT-26", "PAT-29", "OURS-27")
@@ -240,6 +247,8 @@ def test_what_is_passed_on_is_always_a_valid_conversation() -> None:
     result = Message(role="tool", content="2", tool_call_id="c0", name="add")
     stray = Message(role="tool", content="?", tool_call_id="c9", name="add")
     note = Message.user("Answer now.", automated=True)
+    summed_up = Message(role="system", content="Earlier: nothing.", metadata={COMPACTION_SUMMARY: True})
+    assert consistent([summed_up]) == [summed_up], "what stands for the conversation is part of it"
     kept = consistent([Message.system("You are alice."), stray, asked, result, result, note, Message.assistant("Two.")])
     validate_history(kept)
     assert [message.role for message in kept] == ["assistant", "tool", "assistant"] and len(kept[0].tool_calls) == 1
@@ -305,7 +314,8 @@ async def test_when_an_agent_fails_the_one_to_escalate_to_takes_over(inline: Run
     boss = agent("boss", echo)
     result: Any = await Handoff([passing("alice", "broken"), broken, boss], escalate_to="boss").arun("go")
     assert result.success and result.details["path"] == ["alice", "broken", "boss"]
-    assert result.details["hops"][1]["reason"] == "escalation" and "no credit" in result.final_output
+    hop = result.details["hops"][1]
+    assert (hop["reason"], hop["confidence"]) == ("escalation", 0.4) and "no credit" in result.final_output
     assert [member.status for member in result.members] == ["completed", "failed", "completed"]
     boss_too = Handoff([broken, agent("boss", error("ill"))], escalate_to="boss")
     failed: Any = await boss_too.arun("go")
@@ -324,6 +334,10 @@ async def test_a_failed_agent_fails_the_chain_or_gives_back(inline: Runtime) -> 
     assert "stuck: stopped: max_iterations" in failed.error.message and failed.error.details["steps"] == ["1.stuck"]
     back: Any = await Handoff([alice, stuck], on_error="continue").arun("go")
     assert back.success and back.final_output == "I will do it myself." and back.details["path"] == ["alice", "stuck", "alice"]
+    assert [hop["reason"] for hop in back.details["hops"]] == ["specialization", "failure"]
+    boss = agent("boss", text("Leave it."))
+    up: Any = await Handoff([alice, stuck, boss], on_error="continue", escalate_to="boss").arun("go")
+    assert up.final_output == "Leave it." and up.details["path"] == ["alice", "stuck", "boss"], "escalation comes first"
     alone: Any = await Handoff([agent("alice", error("down"))], on_error="continue").arun("go")
     assert not alone.success and "down" in str(alone.error)
 
@@ -359,7 +373,15 @@ def test_settings_that_cannot_work_are_refused(settings: Any, said: str) -> None
         Handoff([agent("alice"), agent("bob")], **settings)
 
 
+def test_what_is_passed_on_as_text_is_bounded() -> None:
+    long = "x" * 100_000
+    hops = [Hop(source="a", target="b", message=long, findings=long)] * 3
+    assert len(digest("task", hops, [Message.assistant(long)] * 9)) < 20_000
+
+
 def test_agents_that_one_tool_would_reach_are_refused() -> None:
+    names = transfer_names(["a b", "x" * 100])
+    assert names["a b"] == "transfer_to_a_b" and len(names["x" * 100]) == 64, "providers allow no more"
     with pytest.raises(ConfigurationError, match="transfer_to_a_b"):
         Handoff({"a b": agent("x"), "a/b": agent("y")})
     with pytest.raises(ConfigurationError, match="transfer_to_bob"):
@@ -393,6 +415,8 @@ async def test_the_next_turn_begins_where_the_last_one_ended(inline: Runtime) ->
     assert third.final_output.count("3 + 4?") >= 1 and third.details["path"] == ["bob"]
     entry = Handoff([alice, agent("bob", second)], checkpointer="memory://", resume_at="entry")
     assert (await run(entry, "And now?", thread_id="t")).details["path"] == ["alice"]
+    without_alice = Handoff([agent("carol", text("C")), agent("bob", second)], checkpointer="memory://")
+    assert (await run(without_alice, "And now?", thread_id="t")).details["path"] == ["carol"], "who is gone does not begin"
 
 
 @tool
@@ -442,6 +466,40 @@ async def test_a_cancelled_chain_ends_at_once_and_can_be_continued(inline: Runti
     assert (result.stop_reason, result.success) == ("cancelled", False)
     done: Any = await chain.continue_turn("t")
     assert done.success and done.final_output == "B" and done.details["path"] == ["alice", "bob"]
+
+
+@pytest.mark.spec("OURS-24", "OURS-25")
+async def test_a_chain_that_failed_is_continued_with_the_agent_that_failed(inline: Runtime) -> None:
+    asked: list[str] = []
+
+    def alice(messages: list[Message]) -> ModelResponse:
+        asked.append("alice")
+        return tool_call("transfer_to_bob", message="your turn")
+
+    def bob(messages: list[Message]) -> ModelResponse:
+        asked.append("bob")
+        if len(asked) == 2:
+            raise ModelError("no credit")
+        return echo(messages)
+
+    chain = Handoff([agent("alice", alice), agent("bob", bob)], checkpointer="memory://")
+    failed = await run(chain, "go", thread_id="credit")
+    assert not failed.success and "no credit" in str(failed.error) and failed.details["active"] == "bob"
+    done: Any = await chain.continue_turn("credit")
+    assert done.success and "your turn" in done.final_output and asked == ["alice", "bob", "bob"]
+
+
+@pytest.mark.spec("OURS-24", "OURS-27")
+async def test_hooks_and_guards_of_an_agent_stay_its_own(inline: Runtime) -> None:
+    """A hook that refuses a handoff keeps the agent at work."""
+
+    class Guard(Hook):
+        async def on_before_tool_call(self, event: BeforeToolCall) -> None:
+            event.cancel = "not now"
+
+    alice = agent("alice", tool_call("transfer_to_bob"), text("Then I answer."), hooks=[Guard()])
+    result: Any = await Handoff([alice, agent("bob", text("B"))]).arun("go")
+    assert result.success and result.final_output == "Then I answer." and result.details["path"] == ["alice"]
 
 
 @pytest.mark.spec("PAT-16", "OURS-24")

@@ -35,6 +35,7 @@ from umbel.patterns.graph import START, StateGraph
 from umbel.patterns.group_chat import GroupChat
 from umbel.patterns.handoff import Handoff
 from umbel.patterns.map_reduce import MapReduce
+from umbel.patterns.orchestrator import Orchestrator
 from umbel.patterns.plan_execute import PlanExecute
 from umbel.patterns.swarm import Swarm
 from umbel.testing import ScriptedModel, error, text, tool_call
@@ -105,6 +106,7 @@ KINDS: dict[str, Make] = {
     "loop": lambda member, **settings: loop(member, until=bool, **settings),
     "graph": lambda member, **settings: graph(member).compile(**settings),
     "handoff": lambda member, **settings: Handoff({"first": hands_over("member"), "member": member}, **settings),
+    "orchestrator": lambda member, **settings: Orchestrator([speaker("first"), member], on_error="fail", **settings),
     "swarm": lambda member, **settings: Swarm({"member": member}, **settings),
     "debate": lambda member, **settings: Debate({"first": speaker("first"), "member": member}, rounds=1, **settings),
     "map_reduce": lambda member, **settings: MapReduce(member, items=["one item"], **settings),

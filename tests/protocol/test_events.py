@@ -189,7 +189,7 @@ class TestTypes:
         assert own_fields(event_types()[name]) == set(fields.split())
 
     def test_that_is_all(self) -> None:
-        assert len(event_types()) == 29
+        assert len(event_types()) == 33
 
     @pytest.mark.spec("EVT-6")
     def test_think(self) -> None:

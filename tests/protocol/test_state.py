@@ -33,7 +33,7 @@ class TestFields:
         state = AgentState().model_dump()
         assert len(state.pop("tool_loop_read_only_tools")) == 13
         assert state.pop("terminal_tools") == {"submit", "done", "finish", "complete"}
-        assert state.pop("turn") == {"elapsed_seconds": 0.0, "interrupts": (), "stop_reason": None}
+        assert state.pop("turn") == {"elapsed_seconds": 0.0, "interrupts": (), "stop_reason": None, "model_calls": 0}
         assert state == {
             **dict.fromkeys(["agent_id", "tool_loop_read_only_threshold", "token_budget", "cost_budget_usd", "provider_state"]),
             **dict.fromkeys(["input_price_per_million", "output_price_per_million", "started_at", "updated_at"]),

@@ -23,7 +23,7 @@ def test_version(umbel: Umbel) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [(), ("run",), ("fleet", "run"), ("doctor",), ("demo",), ("runs",), ("attach",), ("cancel",)]
+    "command", [(), ("run",), ("fleet", "run"), ("doctor",), ("demo",), ("runs",), ("attach",), ("cancel",), ("draw",)]
 )
 def test_every_command_has_help_with_an_example(umbel: Umbel, command: tuple[str, ...]) -> None:
     done = umbel(*command, "--help")

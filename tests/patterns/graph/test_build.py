@@ -9,8 +9,8 @@ import pytest
 from umbel.errors import ConfigurationError, ConflictingWrites, DefinitionError
 from umbel.patterns.graph.builder import StateGraph
 from umbel.patterns.graph.commands import END, START, Command, Send
-from umbel.patterns.graph.reducers import append
 from umbel.patterns.graph.structure import EdgeView
+from umbel.reducers import append
 
 
 def step(state: Any) -> None:
@@ -103,7 +103,7 @@ def test_odd_nodes_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="needs a name"):
         made.add_node(lambda state: None)
     with pytest.raises(ConfigurationError, match="unknown option tries"):
-        made.add_node("b", step, tries=3)
+        made.add_node("b", step, tries=3)  # type: ignore[call-arg]
     with pytest.raises(ConfigurationError, match="positive number of seconds"):
         made.add_node("b", step, timeout=0)
     with pytest.raises(ConfigurationError, match="input= and output="):

@@ -12,7 +12,7 @@ from umbel import Agent
 from umbel.errors import MemberFailed
 from umbel.patterns.graph import END, PARENT, START, Command, Send, StateGraph, interrupt
 from umbel.patterns.graph.compiled import CompiledGraph
-from umbel.patterns.graph.reducers import append
+from umbel.reducers import append
 from umbel.testing import ScriptedModel, text
 
 from .counted import Counted

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 
-from umbel import Runtime, ToolContext
+from umbel import PatternResult, Runtime, ToolContext, attach
 from umbel.errors import (
     CheckpointNotFound,
     ConfigurationError,
@@ -18,8 +18,8 @@ from umbel.errors import (
     RunError,
 )
 from umbel.events import GraphStreamEvent
-from umbel.patterns.graph import START, Command, Send, StateGraph, interrupt, resume_with
-from umbel.patterns.graph.reducers import append
+from umbel.patterns.graph import START, Command, GraphResult, NodeRetry, Send, StateGraph, interrupt, resume_with
+from umbel.reducers import append
 
 from .counted import Counted
 
@@ -92,10 +92,10 @@ class TestInline:
     async def test_siblings_of_a_node_that_asks_finish_and_do_not_run_again(self, tmp_path: Path) -> None:
         count = Counted()
         made = graph((START, "a"), (START, "b"), (START, "c"), a=count("a"), b=lambda s: {"log": interrupt("?")}, c=count("c"))
-        made = made.compile(checkpointer=f"sqlite:///{tmp_path}/t.db")
-        paused = await made.arun({}, thread_id="t")
+        run = made.compile(checkpointer=f"sqlite:///{tmp_path}/t.db")
+        paused = await run.arun({}, thread_id="t")
         assert paused.stop_reason == "interrupted" and count.runs == ["a", "c"]
-        done = await made.aresume("b", thread_id="t")
+        done = await run.aresume("b", thread_id="t")
         assert done.value == {"log": ["a", "b", "c"]} and count.runs == ["a", "c"]
 
     @pytest.mark.spec("PAT-56", "PAT-30", "BUG-59")
@@ -239,6 +239,16 @@ class TestInline:
         with pytest.raises(ConfigurationError, match="'x' is no node"):
             await run.update_state("t", {"n": 1}, as_node="x")
 
+    async def test_a_graph_that_has_lost_a_node_since_says_so(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/t.db"
+        made = graph((START, "a"), ("a", "b"), a=lambda s: {"log": "a"}, b=lambda s: {"log": interrupt("?")})
+        await made.compile(checkpointer=url).arun({}, thread_id="t")
+        other = graph((START, "c"), c=lambda s: {"log": "c"}).compile(checkpointer=url)
+        assert (await other.get_state("t")).values == {"log": ["a"]} and (await other.get_state("t")).next == ("b",)
+        result = await other.aresume("x", thread_id="t")
+        assert not result.success and "node 'b' comes next, and the graph has none of that name" in str(result.error)
+        assert result.nodes["c"].status == "pending" and result.graph_id == "graph"
+
     @pytest.mark.spec("PAT-59")
     async def test_an_update_as_a_node_is_followed_by_what_follows_the_node(self, tmp_path: Path) -> None:
         count = Counted()
@@ -260,3 +270,34 @@ class TestInline:
             assert made.get_state_sync("t").values == {"n": 1}
             assert made.resume_sync("x", thread_id="t").value == {"n": 1, "log": ["x"]}
             assert len(made.get_state_history_sync("t")) >= 2
+
+    @pytest.mark.spec("OURS-24")
+    async def test_a_handle_gives_a_graphs_result(self) -> None:
+        made = graph((START, "a"), a=lambda s: {"log": "a"}).compile()
+        handle = await made.start({"n": 1})
+        for result in (await handle.result(), await (await made.attach(handle.run_id)).result()):
+            assert isinstance(result, GraphResult) and result.value == {"n": 1, "log": ["a"]}
+        assert isinstance(await (await attach(handle.run_id)).result(), PatternResult)
+
+    @pytest.mark.spec("OURS-28", "PAT-31")
+    async def test_attempts_and_handlers_may_ask(self, tmp_path: Path) -> None:
+        runs: list[str] = []
+
+        def flaky(state: Log) -> dict[str, Any]:
+            runs.append("flaky")
+            if len(runs) == 1:
+                raise LookupError("once")
+            return {"log": interrupt("again?")}
+
+        def broken(state: Log) -> None:
+            runs.append("broken")
+            raise LookupError("always")
+
+        made = graph((START, "a"), ("a", "b")).add_node("a", flaky, retry=NodeRetry(initial_seconds=0))
+        made.add_node("b", broken, on_error=lambda failure: {"log": interrupt("what now?")})
+        run = made.compile(checkpointer=f"sqlite:///{tmp_path}/t.db")
+        await run.arun({}, thread_id="t")
+        paused = await run.aresume("yes", thread_id="t")
+        assert paused.interrupts[0]["question"] == "what now?" and paused.nodes["b"].status == "interrupted"
+        assert (await run.aresume("this", thread_id="t")).value == {"log": ["yes", "this"]}
+        assert runs == ["flaky", "flaky", "flaky", "broken"]

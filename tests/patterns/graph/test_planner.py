@@ -19,7 +19,8 @@ def plan(*edges: tuple[Any, str], deferred: str = "") -> Planner:
 
 def run(planner: Planner, supersteps: int = 20, **targets: Any) -> list[str]:
     """The tasks of each superstep, ``targets`` being what nodes name themselves."""
-    schedule, seen = planner.begin(), []
+    schedule = planner.begin()
+    seen: list[str] = []
     while schedule.tasks and len(seen) < supersteps:
         seen.append(" ".join(task.id for task in schedule.tasks))
         schedule = planner.follow([Ended(task.node, targets.get(task.node)) for task in schedule.tasks], schedule)
@@ -101,7 +102,8 @@ def test_a_schedule_is_plain_values() -> None:
 def test_commands_and_sends_say_what_is_wrong_with_them() -> None:
     assert goto("a", "b", update={"x": 1}) == Command(update={"x": 1}, goto=("a", "b"))
     assert finish().targets == (END,) and proceed({"x": 1}).targets is None and resume_with(0).resume == 0
-    for wrong in (lambda: Command(goto=3), lambda: Command(update=[1]), lambda: Command(graph="x"), lambda: Send(END)):
+    odd: Any = [1]
+    for wrong in (lambda: Command(goto=odd), lambda: Command(update=odd), lambda: Command(graph="x"), lambda: Send(END)):
         with pytest.raises(ConfigurationError):
             wrong()
     with pytest.raises(ConfigurationError, match="give the value a name"):

@@ -94,7 +94,7 @@ def test_what_each_reducer_makes_of_a_write(reduce: Any, current: Any, write: An
 def test_a_first_write_is_checked_like_any_other(reduce: Any, write: Any) -> None:
     with pytest.raises(TypeError):
         reduce(MISSING, write)
-    with pytest.raises(InvalidUpdate, match="the reducer .* of 'k' failed on the write of node 'k'"):
+    with pytest.raises(InvalidUpdate, match=r"the reducer .* of 'k' failed on the write of node 'k'"):
         fold(StateSchema(None, {"k": reduce}), {}, k=write)
 
 
@@ -142,7 +142,7 @@ def test_functions_of_the_users_own_begin_with_the_empty_value_of_the_type() -> 
 @pytest.mark.spec("PAT-37", "OURS-28")
 def test_two_writers_of_a_key_without_a_reducer_are_an_error_that_names_both() -> None:
     writes = [Write("node 'left'", "x", 1), Write("node 'right'", "x", 1)]
-    with pytest.raises(ConflictingWrites, match="node 'left'.*node 'right'.*write 'x' in the same superstep"):
+    with pytest.raises(ConflictingWrites, match=r"node 'left'.*node 'right'.*write 'x' in the same superstep"):
         StateSchema().fold({}, writes)
     assert StateSchema(None, {"x": "add"}).fold({}, writes) == {"x": 2}
     assert StateSchema().fold({}, [writes[0], Write("node 'left'", "x", 2)]) == {"x": 2}, "one task may name a key twice"
@@ -191,9 +191,9 @@ def test_a_pydantic_schema_has_defaults_and_is_validated() -> None:
     values = fold(schema, values, count="7", tags=["y", "x"])
     assert values == {"name": "a", "count": 7, "tags": ["x", "y"]}
     assert schema.view(values) == Model(name="a", count=7, tags={"x", "y"})
-    with pytest.raises(InvalidUpdate, match="'count'.*valid integer"):
+    with pytest.raises(InvalidUpdate, match=r"'count'.*valid integer"):
         fold(schema, values, count="many")
-    with pytest.raises(InvalidUpdate, match="after .*too many for small"):
+    with pytest.raises(InvalidUpdate, match=r"after .*too many for small"):
         fold(schema, values, name="small", count=11)
     with pytest.raises(InvalidUpdate, match="'other', which is no key of Model; it has name, count, tags"):
         fold(schema, values, other=1)

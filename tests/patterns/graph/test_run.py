@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import time
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
 from pydantic import BaseModel
 
 from umbel import Agent
-from umbel.errors import CapReached, ConfigurationError, ConflictingWrites, GraphError, InvalidUpdate, MemberFailed, NothingRan
+from umbel.errors import (
+    CapReached,
+    ConfigurationError,
+    ConflictingWrites,
+    GraphError,
+    InvalidUpdate,
+    MemberFailed,
+    NothingRan,
+    RunFailed,
+)
 from umbel.patterns.graph import END, START, Command, NodeFailure, NodeRetry, Send, StateGraph
-from umbel.patterns.graph.reducers import append
+from umbel.reducers import append
 from umbel.testing import ScriptedModel, text
 
 pytestmark = pytest.mark.usefixtures("inline")
@@ -201,6 +213,50 @@ async def test_a_failed_node_stops_its_successors_and_no_others() -> None:
         "x": "failed",
     }
     assert "LookupError: broken" in result.nodes["x"].error and result.value == {"log": ["a", "b", "e"]}
+
+
+@pytest.mark.spec("PAT-41", "OURS-25")
+async def test_a_graph_may_go_on_without_a_failed_node() -> None:
+    graph = chain((START, "a"), (START, "x"), (["a", "x"], "b"), nodes="ab").add_node("x", fails)
+    result = await graph.compile(on_error="continue").arun({})
+    assert result.success and result.value == {"log": ["a", "b"]} and result.nodes["x"].status == "failed"
+    alone = await chain((START, "x"), nodes="").add_node("x", fails).compile(on_error="continue").arun({})
+    assert not alone.success and "broken" in str(alone.error)
+
+
+@pytest.mark.spec("PAT-41")
+async def test_the_error_names_failed_nodes_in_task_order() -> None:
+    graph = chain((START, "a"), nodes="a").add_node("x", fails).add_node("y", fails).add_node("z", fails)
+    result = await graph.add_edge(START, "x").add_edge(START, "y").add_edge("a", "z").compile().arun({})
+    assert [part[:9] for part in str(result.error).split("; ")] == ["node 'x':", "node 'y':", "node 'z':"]
+
+
+@pytest.mark.spec("PAT-31", "PAT-46")
+async def test_a_sync_node_is_really_stopped_when_its_time_is_over(tmp_path: Path) -> None:
+    def slow(state: Any) -> None:
+        time.sleep(1.0)
+        (tmp_path / "late").touch()
+
+    graph = (
+        StateGraph().add_node("slow", slow, timeout=0.05).add_node("own", lambda s: {"pid": os.getpid()}, isolation="process")
+    )
+    result = await graph.add_edge(START, "slow").add_edge(START, "own").compile().arun({})
+    assert "did not finish within 0.05 s" in result.nodes["slow"].error and result.value["pid"] != os.getpid()
+    assert not (tmp_path / "late").exists()
+    with pytest.raises(ConfigurationError, match="are for functions"):
+        graph.add_node("bot", Agent(ScriptedModel([])), isolation="process")
+
+
+@pytest.mark.spec("PAT-40")
+async def test_what_a_router_raises_is_raised() -> None:
+    graph = chain((START, "a"), nodes="a").add_conditional_edges("a", fails, ["a", END]).compile()
+    with pytest.raises(RunFailed, match="LookupError: broken"):
+        await graph.arun({})
+
+
+async def test_a_function_may_give_a_coroutine() -> None:
+    graph = StateGraph().add_node("a", lambda state: writes("x")({"n": len(state)})).add_edge(START, "a").compile()
+    assert (await graph.arun({})).value == {"log": "x"}
 
 
 @pytest.mark.spec("PAT-42")
@@ -413,7 +469,7 @@ async def test_a_handled_error_is_over_in_every_way_of_consuming(consumed: str) 
 
     def degrade(state: Any, failure: NodeFailure) -> dict[str, Any]:
         handled.append(failure)
-        return {"log": [f"degraded {failure.item['item']}"]}
+        return {"log": [f"degraded {(failure.item or {})['item']}"]}
 
     graph = StateGraph(Log).add_node("work", work, on_error=degrade).add_node("sum", lambda state: {"n": len(state["log"])})
     graph.add_conditional_edges(START, lambda state: [Send("work", {"item": i}) for i in range(1, 6)], ["work"])
@@ -469,6 +525,15 @@ async def test_what_follows_a_sends_target_runs_once_for_all_of_them() -> None:
     graph = StateGraph(Log).add_node("split", lambda state: [Send("work"), Send("work")]).add_node("work", writes("work"))
     graph.add_node("sum", writes("sum")).add_edge(START, "split").add_edge("work", "sum")
     assert (await graph.compile(max_concurrency=1).arun({})).value == {"log": ["work", "work", "sum"]}
+
+
+async def test_two_tasks_of_one_superstep_need_different_ids() -> None:
+    split = {"log": "x"}
+    graph = StateGraph(Log).add_node("work", lambda state: split)
+    for name in ("a", "b"):
+        graph.add_node(name, lambda state: [Send("work", id="same")]).add_edge(START, name)
+    result = await graph.compile().arun({})
+    assert isinstance(result.error, GraphError) and "have the id 'same'" in str(result.error)
 
 
 async def test_sends_that_lead_back_to_themselves_end() -> None:

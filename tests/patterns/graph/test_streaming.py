@@ -11,7 +11,7 @@ from umbel import Agent
 from umbel.errors import ConfigurationError
 from umbel.events import GraphStreamEvent, TerminateEvent
 from umbel.patterns.graph import START, Command, Send, StateGraph, emit, interrupt
-from umbel.patterns.graph.reducers import append
+from umbel.reducers import append
 from umbel.testing import ScriptedModel, text
 
 pytestmark = pytest.mark.usefixtures("inline")
@@ -64,7 +64,8 @@ async def test_several_modes_and_the_default_of_the_graph() -> None:
     assert [mode for mode, _ in both] == ["custom", "custom", "updates", "custom", "updates"]
     assert await pieces(made(stream_mode="updates")) == [{"a": {"log": "a"}}, {"b": {"log": "b"}}]
     assert [mode for mode, _ in await pieces(made(stream_mode=["values", "updates"]))][:2] == ["values", "updates"]
-    for wrong in ("everything", []):
+    wrongs: tuple[Any, ...] = ("everything", [])
+    for wrong in wrongs:
         with pytest.raises(ConfigurationError, match="stream mode"):
             await pieces(made(), wrong)
 
