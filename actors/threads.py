@@ -52,7 +52,7 @@ Ask = Callable[[Frozen], Awaitable[Any]]
 Said = Message | Mapping[str, Any] | str
 LEASE_SECONDS = 30.0
 ATTEMPTS = 3  # checkpointers asked before the loss of one is an error
-PAGE = 500
+PAGE, SMALL_PAGE = 500, 100
 logger = logging.getLogger("umbel.threads")
 
 
@@ -289,11 +289,14 @@ class Threads:
             limit: at most so many.
             members: those of patterns' members, too.
         """
+        if members or limit < 1:  # which the store refuses
+            return await self._page(prefix, where, after, limit)
         found: list[ThreadInfo] = []
+        size = max(min(limit, PAGE), SMALL_PAGE)
         while len(found) < limit:
-            page = await self._page(prefix, where, after, limit if members else max(limit, PAGE))
-            found += [thread for thread in page if members or MEMBER_OF not in thread.metadata]
-            if members or len(page) < max(limit, PAGE):
+            page = await self._page(prefix, where, after, size)
+            found += [thread for thread in page if MEMBER_OF not in thread.metadata]
+            if len(page) < size:
                 break
             after = page[-1].thread_id
         return found[:limit]
