@@ -16,7 +16,7 @@ from umbel.patterns.pipeline import Loop, Parallel, Sequential
 from umbel.protocol.messages import Usage
 from umbel.testing import ScriptedModel, error, text, tool_call
 
-from .programs import Gate, Program, says
+from .programs import Gate, Program, inline, says
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -283,6 +283,23 @@ async def test_sync_calls_work_and_one_pattern_serves_many_runs() -> None:
     pattern = Loop(says("a", "1"), until=lambda output: True)
     results = await asyncio.gather(*(pattern.arun(f"go {n}") for n in range(20)))
     assert all(result.success for result in results) and len({result.run_id for result in results}) == 20
+
+
+@pytest.mark.spec("OURS-1", "OURS-24")
+async def test_the_end_of_a_durable_pattern_is_found_by_another_process(store: str) -> None:
+    async def both(pattern: Pattern, thread: str) -> tuple[Any, Any]:
+        result = await pattern.arun("go", thread_id=thread)
+        async with inline():
+            return result, await (await pattern.attach(result.run_id, thread_id=thread)).result()
+
+    bad = Agent(ScriptedModel([error(ModelError("down"))]), name="bad")
+    good, found = await both(Parallel([says("a"), says("b")], merge="list", checkpointer=store), "good")
+    assert (found.success, found.value, found.message, found.outputs) == (True, good.value, good.message, good.outputs)
+    assert [step.step for step in found.members] == [step.step for step in good.members]
+    assert found.metrics.model_calls == 2 and found.metrics.total_tokens == good.metrics.total_tokens
+    failed, found = await both(Sequential([says("a"), bad], checkpointer=store), "bad")
+    assert (found.success, found.stop_reason, found.outputs) == (False, "error", ["a said"])
+    assert str(found.error) == str(failed.error) and found.message == failed.message
 
 
 def test_a_pattern_in_synchronous_code() -> None:
