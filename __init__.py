@@ -66,6 +66,36 @@ if TYPE_CHECKING:
     )
     from .cluster.fleet import Fleet as Fleet, FleetReport as FleetReport
     from .cluster.runtime import Runtime as Runtime
+    from .patterns.board import SwarmTask as SwarmTask
+    from .patterns.debate import Debate as Debate
+    from .patterns.drawing import (
+        draw as draw,
+        draw_ascii as draw_ascii,
+        draw_dot as draw_dot,
+        draw_image as draw_image,
+        draw_mermaid as draw_mermaid,
+    )
+    from .patterns.functional import Entrypoint as Entrypoint, ask as ask, entrypoint as entrypoint, step as step
+    from .patterns.graph import (
+        END as END,
+        PARENT as PARENT,
+        START as START,
+        CachePolicy as CachePolicy,
+        Command as Command,
+        CompiledGraph as CompiledGraph,
+        GraphResult as GraphResult,
+        GraphState as GraphState,
+        NodeRetry as NodeRetry,
+        Send as Send,
+        StateGraph as StateGraph,
+        emit as emit,
+        interrupt as interrupt,
+    )
+    from .patterns.graph.reducers import add_messages as add_messages
+    from .patterns.group_chat import GroupChat as GroupChat
+    from .patterns.handoff import Handoff as Handoff
+    from .patterns.map_reduce import MapReduce as MapReduce, map_reduce as map_reduce
+    from .patterns.orchestrator import Orchestrator as Orchestrator
     from .patterns.pattern import Pattern as Pattern
     from .patterns.pipeline import (
         Loop as Loop,
@@ -75,6 +105,19 @@ if TYPE_CHECKING:
         parallel as parallel,
         sequential as sequential,
     )
+    from .patterns.plan_execute import PlanExecute as PlanExecute
+    from .patterns.remote import RemoteMember as RemoteMember
+    from .patterns.specialist import (
+        Playbook as Playbook,
+        Specialist as Specialist,
+        code_analyst as code_analyst,
+        log_analyst as log_analyst,
+        metrics_analyst as metrics_analyst,
+        security_analyst as security_analyst,
+    )
+    from .patterns.swarm import Swarm as Swarm, SwarmAgent as SwarmAgent
+    from .patterns.task import Task as Task, task as task
+    from .patterns.transfer import Hop as Hop
     from .protocol.config import AgentConfig as AgentConfig, Placement as Placement, Topology as Topology
     from .protocol.errors import (
         ActorError as ActorError,
@@ -85,15 +128,19 @@ if TYPE_CHECKING:
         CheckpointError as CheckpointError,
         CheckpointNotFound as CheckpointNotFound,
         ConfigurationError as ConfigurationError,
+        ConflictingWrites as ConflictingWrites,
         ContextOverflow as ContextOverflow,
         DeadlineExceeded as DeadlineExceeded,
         DecodeError as DecodeError,
         DefinitionError as DefinitionError,
         EventsExpired as EventsExpired,
         FetchRefused as FetchRefused,
+        GraphError as GraphError,
         GsarRejected as GsarRejected,
         GuardrailViolation as GuardrailViolation,
+        HandoffCycle as HandoffCycle,
         InvalidArguments as InvalidArguments,
+        InvalidUpdate as InvalidUpdate,
         JudgeFailed as JudgeFailed,
         MalformedResponse as MalformedResponse,
         MemberFailed as MemberFailed,
@@ -127,6 +174,7 @@ if TYPE_CHECKING:
         ToolError as ToolError,
         ToolTimeout as ToolTimeout,
         UmbelError as UmbelError,
+        Unclaimed as Unclaimed,
         UnknownKind as UnknownKind,
         UnknownTask as UnknownTask,
         UnknownTool as UnknownTool,
@@ -238,6 +286,44 @@ _HOMES = {
     "actors.tools.result_store": ("DirectoryResultStore", "MemoryResultStore", "ResultStore", "StoredResults"),
     "cluster.fleet": ("Fleet", "FleetReport"),
     "cluster.runtime": ("Runtime",),
+    "patterns.board": ("SwarmTask",),
+    "patterns.debate": ("Debate",),
+    "patterns.drawing": (
+        "draw",
+        "draw_ascii",
+        "draw_dot",
+        "draw_image",
+        "draw_mermaid",
+    ),
+    "patterns.functional": (
+        "Entrypoint",
+        "ask",
+        "entrypoint",
+        "step",
+    ),
+    "patterns.graph": (
+        "END",
+        "PARENT",
+        "START",
+        "CachePolicy",
+        "Command",
+        "CompiledGraph",
+        "GraphResult",
+        "GraphState",
+        "NodeRetry",
+        "Send",
+        "StateGraph",
+        "emit",
+        "interrupt",
+    ),
+    "patterns.graph.reducers": ("add_messages",),
+    "patterns.group_chat": ("GroupChat",),
+    "patterns.handoff": ("Handoff",),
+    "patterns.map_reduce": (
+        "MapReduce",
+        "map_reduce",
+    ),
+    "patterns.orchestrator": ("Orchestrator",),
     "patterns.pattern": ("Pattern",),
     "patterns.pipeline": (
         "Loop",
@@ -247,6 +333,25 @@ _HOMES = {
         "parallel",
         "sequential",
     ),
+    "patterns.plan_execute": ("PlanExecute",),
+    "patterns.remote": ("RemoteMember",),
+    "patterns.specialist": (
+        "Playbook",
+        "Specialist",
+        "code_analyst",
+        "log_analyst",
+        "metrics_analyst",
+        "security_analyst",
+    ),
+    "patterns.swarm": (
+        "Swarm",
+        "SwarmAgent",
+    ),
+    "patterns.task": (
+        "Task",
+        "task",
+    ),
+    "patterns.transfer": ("Hop",),
     "protocol.config": ("AgentConfig", "Placement", "Topology"),
     "protocol.errors": (
         "ActorError",
@@ -257,15 +362,19 @@ _HOMES = {
         "CheckpointError",
         "CheckpointNotFound",
         "ConfigurationError",
+        "ConflictingWrites",
         "ContextOverflow",
         "DeadlineExceeded",
         "DecodeError",
         "DefinitionError",
         "EventsExpired",
         "FetchRefused",
+        "GraphError",
         "GsarRejected",
         "GuardrailViolation",
+        "HandoffCycle",
         "InvalidArguments",
+        "InvalidUpdate",
         "JudgeFailed",
         "MalformedResponse",
         "MemberFailed",
@@ -299,6 +408,7 @@ _HOMES = {
         "ToolError",
         "ToolTimeout",
         "UmbelError",
+        "Unclaimed",
         "UnknownKind",
         "UnknownTask",
         "UnknownTool",

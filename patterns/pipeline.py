@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..actors.runnable import Runnable
-from ..protocol.errors import CapReached, ConfigurationError, MemberFailed, NothingRan
+from ..protocol.errors import CapReached, ConfigurationError
 from ..protocol.events import PatternEvent
-from ..protocol.patterns import Ending, MemberResult, failure_of
+from ..protocol.patterns import Ending, MemberResult
+from .endings import concluded, failed
 from .pattern import Member, Pattern, settled
 from .structure import END, START, Edge, chain
 
@@ -92,9 +93,9 @@ class Sequential(Pattern):
             if result.success:
                 previous = result.text
             elif self.on_error == "fail":
-                return _failed(results, outputs, previous)
+                return failed(results, outputs=tuple(outputs), final_output=previous)
             outputs.append(result.text if result.success else "")
-        return _ending(self, results, outputs, previous)
+        return concluded(self, results, outputs=tuple(outputs), final_output=previous)
 
 
 class Parallel(Pattern):
@@ -149,7 +150,7 @@ class Parallel(Pattern):
         failed = sum(not result.success for result in results)
         stage.emit(PatternEvent, kind="fan_out_completed", data={"completed": len(results) - failed, "failed": failed})
         outputs = [result.text if result.success else "" for result in results]
-        ending = _ending(self, results, outputs, "")
+        ending = concluded(self, results, outputs=tuple(outputs))
         if not any(result.success for result in results):
             return ending
         merged = await self._merged(stage, outputs)
@@ -171,7 +172,7 @@ class Parallel(Pattern):
             return await settled(self.merge(outputs))
         said = self.separator.join(f"{name}:\n{text}" for name, text in zip(self.members, outputs, strict=True) if text)
         result = await stage.call("merger", f"Task: {stage.prompt}\n\nAnswers:\n\n{said}\n\nGive one answer that unites them.")
-        return result.text if result.success else _failed([result], outputs, "")
+        return result.text if result.success else failed([result], outputs=tuple(outputs))
 
 
 class Loop(Pattern):
@@ -224,7 +225,7 @@ class Loop(Pattern):
         results: list[MemberResult] = []
         previous = feedback = ""
         if not self.members:
-            return _ending(self, results, outputs, previous, rounds=0)
+            return concluded(self, results, outputs=tuple(outputs), final_output=previous, details={"rounds": 0})
         for number in range(1, self.max_loops + 1):
             stage.emit(PatternEvent, kind="loop_iteration_started", data={"round": number})
             gaps = {"task": stage.prompt, "feedback": feedback, "round": number}
@@ -236,22 +237,22 @@ class Loop(Pattern):
                 if result.success:
                     previous = result.text
                 elif self.on_error == "fail":
-                    return _failed(results, outputs, previous)
+                    return failed(results, outputs=tuple(outputs), final_output=previous)
             outputs.append(previous)
             judged = previous
             if "critic" in self.auxiliary:
                 prompt = self.critic_template.fill(previous_output=previous, **gaps)
                 result = await stage.call("critic", prompt, key=f"round-{number}/critic")
                 if not result.success:
-                    return _failed([*results, result], outputs, previous)
+                    return failed([*results, result], outputs=tuple(outputs), final_output=previous)
                 judged = feedback = result.text
             stage.emit(PatternEvent, kind="loop_iteration_completed", data={"round": number})
             if self.until is not None and await settled(self.until(judged)):
                 stage.emit(PatternEvent, kind="loop_terminated", data={"round": number, "reason": "content"})
-                return _ending(self, results, outputs, previous, rounds=number)
+                return concluded(self, results, outputs=tuple(outputs), final_output=previous, details={"rounds": number})
         stage.emit(PatternEvent, kind="loop_terminated", data={"round": self.max_loops, "reason": "cap"})
         if not any(result.success for result in results):
-            return _ending(self, results, outputs, previous, rounds=self.max_loops)
+            return concluded(self, results, outputs=tuple(outputs), final_output=previous, details={"rounds": self.max_loops})
         why = f"{self.title} was not content after {self.max_loops} rounds; raise max_loops, or change the condition"
         cap = CapReached(why, cap="max_loops", limit=self.max_loops)
         return Ending.failed(cap, "max_iterations", outputs=outputs, final_output=previous, details={"rounds": self.max_loops})
@@ -314,21 +315,6 @@ def _by_name(prompts: Any, names: list[str], make: Callable[[str], Any]) -> dict
             raise ConfigurationError(f"there is a prompt for {key!r}, but no such member; there are: {', '.join(names)}")
         found[name] = make(text)
     return found
-
-
-def _failed(results: list[MemberResult], outputs: Iterable[str], final: str) -> Ending:
-    reason, error = failure_of(results) or ("error", MemberFailed("a step failed"))
-    return Ending.failed(error, reason, outputs=tuple(outputs), final_output=final)
-
-
-def _ending(pattern: Pattern, results: list[MemberResult], outputs: list[str], final: str, **details: Any) -> Ending:
-    """The end of a pattern that has run all it could. Source: OURS-25."""
-    if not results:
-        return Ending.failed(NothingRan(f"{pattern.title} has no members: nothing ran"), outputs=(), details=details)
-    failure = failure_of(results)
-    if failure is not None and (pattern.on_error == "fail" or not any(result.success for result in results)):
-        return Ending.failed(failure[1], failure[0], outputs=tuple(outputs), final_output=final, details=details)
-    return Ending(outputs=tuple(outputs), final_output=final, details=details)
 
 
 def _value(merged: Any) -> Any:

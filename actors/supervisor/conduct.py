@@ -17,9 +17,10 @@ from ...protocol.turn import PendingInterrupt
 from ..threads import Threads
 from .asking import ask_checkpointer
 from .pause import take_answers
+from .progress import StepPaused
 from .recovery import recover_turn
 from .run import Run
-from .stage import Stage, StepPaused
+from .stage import Stage
 from .steps import record
 from .thread import load_turn
 

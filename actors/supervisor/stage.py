@@ -6,30 +6,28 @@
     remember        choose a value once                                                 here
     side_by_side    several of these at once
 
-Each of them has a key. What came of it is recorded (``steps.py``) before anybody hears of it, and when the program is played
-again, after a pause, a crash or a move, it is given what is recorded, and only the rest runs. So the program must do the
-same whenever it is given the same, and keeps nothing outside of its local variables.
+Each of them has a key. What came of it is recorded (``progress.py``, ``steps.py``) before anybody hears of it, and when the
+program is played again, after a pause, a crash or a move, it is given what is recorded, and only the rest runs. So the
+program must do the same whenever it is given the same, and keeps nothing outside of its local variables.
 
-A step that pauses raises :class:`StepPaused`; those that run beside it finish first, then the pattern pauses.
+A step that pauses raises ``StepPaused``; those that run beside it finish first, then the pattern pauses.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from pydantic_core import to_json
 
 from ...protocol.codec import plain
-from ...protocol.commands import CancelRun, StartRun
-from ...protocol.errors import ConfigurationError, OutcomeUnknown, RunError, UmbelError
-from ...protocol.events import Event, StepCompleteEvent, StepStartEvent
+from ...protocol.errors import ConfigurationError, OutcomeUnknown
+from ...protocol.events import Event
 from ...protocol.messages import InterruptRequest, Message, ToolCall
-from ...protocol.patterns import Ending, MemberResult
+from ...protocol.patterns import MemberResult
 from ...protocol.results import Metrics
 from ...protocol.state import AgentState
 from ...protocol.turn import PendingInterrupt
@@ -37,60 +35,17 @@ from ..runnable import Runnable
 from ..tools.decorator import Tool
 from ..tools.output import json_in
 from .execute import call_tool
-from .member import Asked, run_member
-from .pause import asking
+from .member import run_member
+from .progress import Progress, StepPaused
 from .purse import purse_of
-from .run import Run
 from .slot import Slot
-from .steps import StepLog, end_record, past_results, record, result_record, spent_record
-from .subagent import child_channel
-from .thread import save
+from .steps import past_results, record
 
 T = TypeVar("T")
-Perform = Callable[[str], Awaitable[MemberResult]]
 
 
-class StepPaused(BaseException):
-    """A step waits for a person. Not an ``Exception``, so that a program which handles failures lets it pass."""
-
-
-class Stage:
-    """One run of a pattern, as its program sees it.
-
-    Args:
-        run: the run; its state is loaded.
-
-    Attributes:
-        log: what is recorded.
-        paused: what this segment has to ask.
-        begun: requests of member runs in progress, by step.
-        stopped: ids of those that were told to stop.
-        leaving: the run is stopped, or its caller is gone: what the program loses now, it has not given up.
-    """
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.pattern = run.agent
-        self.log = StepLog(run.state.messages, again=run.request.mode == "continue")
-        self.paused: list[PendingInterrupt] = []
-        self.begun: dict[str, StartRun] = {}
-        self.stopped: set[str] = set()
-        self.leaving = False
-        self._keys: set[str] = set()
-        self._tasks: dict[str, asyncio.Task[MemberResult]] = {}
-        self._unwanted: set[str] = set()
-        self._unsaved: list[Message] = []
-        self._ended: list[tuple[MemberResult, dict[str, bool]]] = []
-        self._asked: dict[str, list[PendingInterrupt]] = {}
-        self._saving = asyncio.Lock()
-        self._changes = self._stored = 0
-        self._is_open = False
-        self._live = not self.log.records or self.log.replayed
-        self.room = asyncio.Semaphore(self.pattern.max_concurrency or 1_000_000)
-        for waits in run.state.interrupts:
-            self._asked.setdefault(waits.call.id, []).append(waits)
-        for result in self.log.totals:
-            self._count(result)
+class Stage(Progress):
+    """One run of a pattern, as its program sees it; the other half of it is in ``progress.py``."""
 
     # facts
 
@@ -339,90 +294,6 @@ class Stage:
         """Searchable facts for the next checkpoint."""
         self.run.memo.marks.update(facts)
 
-    # steps
-
-    def _take_key(self, key: str) -> None:
-        if key in self._keys:
-            raise RunError(f"{self.pattern.title} has two steps with the key {key!r}: each needs one of its own")
-        self._keys.add(key)
-
-    async def _step(self, key: str, member: str, perform: Perform) -> MemberResult:
-        """One step: recorded, or carried out now."""
-        self._take_key(key)
-        if self.log.knows(key):
-            return await self.log.recall(key)
-        waiting = self._asked.get(key)
-        if waiting:
-            self._pause(waiting)
-        self._live = True
-        task = self._tasks[key] = asyncio.ensure_future(self._carry_out(key, member, perform))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if not task.done() and not self.leaving and not self.paused:
-                await self.give_up(key)  # the program does not want it any more
-            raise
-
-    async def _carry_out(self, key: str, member: str, perform: Perform) -> MemberResult:
-        began = time.monotonic()
-        if not self._is_open:
-            await self._open()
-        try:
-            result = await perform(key)
-        except StepPaused:
-            self.run.emit(StepCompleteEvent, step=key, step_member=member, status="interrupted", stop_reason="interrupted")
-            raise
-        except asyncio.CancelledError:
-            if key in self._unwanted:
-                given_up = MemberResult(step=key, member=member, status="cancelled", stop_reason="cancelled")
-                self._ended.append((given_up, {"unwanted": True}))
-            raise
-        except UmbelError as error:
-            result = MemberResult(step=key, member=member, status="failed", stop_reason="error", error=error.to_wire())
-        if not result.duration_ms:
-            result = result.evolve(duration_ms=(time.monotonic() - began) * 1e3)
-        self._count(result)
-        if result.status == "cancelled" and self.run.stopping is not None and key not in self._unwanted:
-            self.counted(key, result.metrics)
-            return result  # it was stopped with the pattern: who continues that continues it
-        await self._record(result)
-        return result
-
-    async def _record(self, result: MemberResult) -> None:
-        """A step has ended: that is recorded, and then told."""
-        marks: dict[str, bool] = {}
-        if result.step in self._unwanted:  # whatever came of it, the program does not know
-            result, marks = result.evolve(status="cancelled", stop_reason="cancelled"), {"unwanted": True}
-        self.run.state = self.run.state.next_iteration()
-        self._ended.append((result, marks))
-        await self.store()
-
-    def counted(self, key: str, metrics: Metrics) -> None:
-        """What a member that will go on has used so far is counted; it is recorded with whatever is saved next."""
-        self._unsaved.append(spent_record(key, metrics))
-
-    def _tell(self, result: MemberResult) -> None:
-        self.run.emit(
-            StepCompleteEvent,
-            step=result.step,
-            step_member=result.member,
-            status=result.status,
-            stop_reason=result.stop_reason,
-            result=result.text,
-            error=result.problem or None,
-            duration_ms=result.duration_ms,
-        )
-
-    def tell_again(self, after_seq: int) -> None:
-        """The ends of steps that are stored and that nobody may have heard of: the supervisor died before they had left it."""
-        for segment, seq, result in self.log.ends:
-            if segment == self.run.request.run_id and seq > after_seq:
-                self._tell(result)
-
-    def announce(self, key: str, member: str, child_run_id: str | None = None) -> None:
-        """A step starts."""
-        self.run.emit(StepStartEvent, step=key, step_member=member, child_run_id=child_run_id)
-
     async def _call_function(self, member: str, tool: Tool, call: ToolCall, definition: str | None = None) -> MemberResult:
         """Have an executor call a function, with the answers that it has got so far."""
         key, answers = call.id, self.log.answers.get(call.id, ())
@@ -442,123 +313,6 @@ class Stage:
             error = {"code": result.code or "tool", "message": result.error, "details": {}}
             return MemberResult(step=key, member=member, status="failed", stop_reason="error", error=error)
         return MemberResult(step=key, member=member, text=result.content, value=json_in(result), duration_ms=result.duration_ms)
-
-    def pause_for(self, key: str, member: str, prompt: str, questions: Iterable[Asked]) -> NoReturn:
-        """A member asks: each question with what is needed to go on with the member.
-
-        Raises:
-            StepPaused: in any case.
-        """
-        slot = Slot(ToolCall(id=key, name=member, arguments={"prompt": prompt}), None)
-        asks = []
-        for question, child in questions:
-            request = InterruptRequest.model_validate({name: question.get(name) for name in InterruptRequest.model_fields})
-            asks.append(asking(slot, request, child))
-        self._pause(asks)
-
-    def _pause(self, asks: Iterable[PendingInterrupt]) -> NoReturn:
-        self.paused += asks
-        raise StepPaused
-
-    def _count(self, result: MemberResult) -> None:
-        """The pattern's totals, besides tokens and cost, which its state has."""
-        memo, metrics = self.run.memo, result.metrics
-        memo.tool_calls += metrics.tool_calls
-        memo.tool_errors += metrics.tool_errors
-        memo.unpriced = memo.unpriced or (bool(metrics.model_calls) and metrics.cost_usd is None)
-
-    # records
-
-    async def _open(self) -> None:
-        """Before the first step begins, what the turn is, or what was answered, is stored: so whoever comes can continue it."""
-        async with self._saving:
-            if not self._is_open:
-                await save(self.run)
-            self._is_open = True
-
-    async def store(self, *records: Message) -> None:
-        """Record, and return when it is stored; what happens at the same moment is stored together.
-
-        The end of a step is told once it is stored. Its record holds the number of the event that tells it, so that
-        whoever recovers the run knows whether it was heard.
-        """
-        self._unsaved += records
-        self._changes += 1
-        mine = self._changes
-        if not self.run.is_durable:
-            self._record_ends()
-            return
-        async with self._saving:
-            if self._stored < mine:
-                upto = self._changes
-                self.run.hold()
-                self.flush()
-                await save(self.run)
-                self.run.let_go()
-                self._stored = upto
-
-    def _record_ends(self) -> None:
-        for result, marks in self._ended:
-            self._tell(result)
-            told = (self.run.request.run_id, self.run.seq) if self.run.watched else None
-            self._unsaved.append(result_record(result, told, **marks))
-        self._ended = []
-
-    def flush(self) -> None:
-        """What is recorded becomes part of the state."""
-        self._record_ends()
-        if self._unsaved:
-            self.run.state = self.run.state.with_messages(self._unsaved)
-            self._unsaved = []
-
-    # the end
-
-    async def settle(self) -> None:
-        """Until every step that runs has ended, or asks.
-
-        Raises:
-            Exception: what ended one of them, if that is neither a result nor a pause.
-        """
-        while running := [task for task in self._tasks.values() if not task.done()]:
-            await asyncio.wait(running)
-        self.log.close()
-        for task in self._tasks.values():
-            if not task.cancelled() and isinstance(task.exception(), Exception):
-                task.result()
-
-    async def give_up(self, key: str) -> None:
-        """Stop a step that nobody waits for any more; what it had used is counted."""
-        self._unwanted.add(key)
-        await self._stop([key])
-
-    async def close(self, *, at_once: bool = False) -> None:
-        """Stop whatever runs, within the grace that the pattern gives."""
-        self.log.close()
-        if not at_once:
-            await self._stop([key for key, task in self._tasks.items() if not task.done()])
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
-    async def _stop(self, keys: list[str]) -> None:
-        tasks = [self._tasks[key] for key in keys]
-        for key in keys:
-            request = self.begun.get(key)
-            if request is None:
-                self._tasks[key].cancel()
-            else:
-                self.stopped.add(request.run_id)
-                told = asyncio.ensure_future(child_channel(self.run, request).request(CancelRun(run_id=request.run_id)))
-                told.add_done_callback(lambda done: done.cancelled() or done.exception())
-        if tasks:
-            await asyncio.wait(tasks, timeout=self.run.config.cancel_grace_seconds)
-        for task in tasks:
-            task.cancel()
-
-    def end(self, ending: Ending) -> None:
-        """The program has come to its end."""
-        self._unsaved.append(end_record(ending, self.run.request.run_id))
-        self.flush()
 
 
 def _rank(error: BaseException) -> int:

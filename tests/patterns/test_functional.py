@@ -341,7 +341,7 @@ async def test_a_broken_store_is_no_failure_of_a_task(inline: Runtime, monkeypat
             return "swallowed"
         return "nothing noticed"
 
-    monkeypatch.setattr("umbel.actors.supervisor.stage.save", full)
+    monkeypatch.setattr("umbel.actors.supervisor.progress.save", full)
     with pytest.raises(StoreUnavailable):
         await main.arun("go", thread_id="t")
 
