@@ -12,6 +12,7 @@ import pytest
 
 from umbel import Agent, Runtime, ToolContext, tool
 from umbel.errors import ModelError, NotPaused, RunFailed
+from umbel.events import StepCompleteEvent
 from umbel.patterns.pattern import Pattern
 from umbel.patterns.pipeline import Loop, Parallel, Sequential
 from umbel.testing import ScriptedModel, error, text, tool_call, validate_history
@@ -318,7 +319,7 @@ async def test_what_is_told_is_stored(tmp_path: Path) -> None:
     pattern = Sequential([agent("a", 1), Parallel([agent("b", 1), agent("c", 1)], name="p")], checkpointer=effects.store)
     async with inline():
         async for event in pattern.run("go", thread_id="t"):
-            if event.event_type == "step_complete":
+            if isinstance(event, StepCompleteEvent):
                 heard.append((event.step, copy_of(tmp_path / "threads.db", tmp_path / f"copy-{len(heard)}.db")))
     assert [step for step, _ in heard] == ["0.a", "1.p"]
     for number, (_, store) in enumerate(heard):

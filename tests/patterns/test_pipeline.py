@@ -248,7 +248,7 @@ async def test_a_critic_says_what_to_improve_and_when_it_is_good() -> None:
         return text("APPROVED" if "better" in messages[-1].content else "make it better")
 
     critic = Agent(ScriptedModel([judge]), name="critic")
-    writer = Agent(ScriptedModel([lambda seen: text("better" if "make it" in seen[-1].content else "bad")]), name="writer")
+    writer = Agent(ScriptedModel([lambda seen: text("better" if "make it" in str(seen[-1].content) else "bad")]), name="writer")
     result = await Loop(writer, critic=critic).arun("write")
     assert result.success and result.outputs == ["bad", "better"] and result.details == {"rounds": 2}
     own = await Loop(writer, critic=critic, until=lambda comment: comment == "make it better").arun("write")
@@ -270,7 +270,7 @@ async def test_several_members_make_a_round_and_a_failure_ends_it() -> None:
 
     assert (await Loop([echo("a"), broken()], until=content, on_error="continue").arun("go")).success
     with pytest.raises(RunFailed, match="KeyError"):
-        await Loop(echo("a"), until=lambda output: {}[output]).arun("go")
+        await Loop(echo("a"), until=lambda output: {"other": True}[output]).arun("go")
 
 
 # members
@@ -339,7 +339,7 @@ async def test_members_that_cannot_be_members() -> None:
     with pytest.raises(ConfigurationError, match="one character or more"):
         Sequential({"": says("a")})
     with pytest.raises(ConfigurationError, match="on_error"):
-        Sequential([], on_error="ignore")  # type: ignore[arg-type]
+        Sequential([], on_error="ignore")
     with pytest.raises(ConfigurationError, match="max_concurrency"):
         Parallel([], max_concurrency=0)
     with pytest.raises(ConfigurationError, match="has no setting modell"):
