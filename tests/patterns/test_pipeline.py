@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from umbel import Agent, Runtime, tool
-from umbel.errors import ConfigurationError, DefinitionError, MemberFailed, ModelError, NothingRan, RunFailed
+from umbel.errors import ConfigurationError, DefinitionError, MemberFailed, ModelError, NothingRan, NotStorable, RunFailed
 from umbel.events import PatternEvent
 from umbel.patterns.pipeline import RULE, Loop, Parallel, Sequential, loop, parallel, sequential, vote
 from umbel.protocol.commands import CancelRun
@@ -170,10 +170,10 @@ async def test_a_failed_member_leaves_its_slot_empty_and_the_others_are_kept() -
     [
         ("concatenate", "x\n\n---\n\ny\n\n---\n\n X ", None),
         ("last", "", None),
-        ("list", "['x', 'y', ' X ', '']", ["x", "y", " X ", ""]),
+        ("list", '["x", "y", " X ", ""]', ["x", "y", " X ", ""]),
         ("vote", "x", None),
         (max, "y", None),
-        (lambda outputs: {"count": len(outputs)}, "{'count': 4}", {"count": 4}),
+        (lambda outputs: {"count": len(outputs)}, '{"count": 4}', {"count": 4}),
     ],
 )
 async def test_merging(merge: Any, final: str, value: Any) -> None:
@@ -201,6 +201,8 @@ async def test_merging_by_an_async_function_and_by_an_agent() -> None:
 async def test_an_unknown_strategy_and_a_broken_merge() -> None:
     with pytest.raises(ConfigurationError, match="'longest' is not known: use concatenate"):
         Parallel([says("a")], merge="longest")  # type: ignore[arg-type]
+    with pytest.raises(NotStorable, match="what merge gave has no JSON form"):
+        await Parallel([says("a")], merge=lambda outputs: object()).arun("go")
     with pytest.raises(RunFailed, match="ZeroDivisionError"):
         await Parallel([says("a")], merge=lambda outputs: 1 / 0).arun("go")
     assert vote([]) == "" and vote(["", "B", "a", "b "]) == "B"
