@@ -309,7 +309,6 @@ async def test_a_function_that_asked_is_no_function_that_was_running(tmp_path: P
         assert (await pattern.aresume("yes", thread_id="t")).value == ["yes", "let"]
 
 
-@pytest.mark.case(14)
 @pytest.mark.spec("OURS-18", "OURS-22", "OURS-24")
 async def test_what_is_told_is_stored(tmp_path: Path) -> None:
     """Whatever a watcher has heard of a step's end, a process that comes after a crash knows, too."""

@@ -154,7 +154,7 @@ async def test_all_at_once_and_outputs_in_the_members_order() -> None:
     assert result.outputs == ["0", "1", "2", "3"] and result.final_output == RULE.join("0123")
 
 
-@pytest.mark.spec("PAT-5", "OURS-25")
+@pytest.mark.spec("PAT-5", "OURS-25", "BUG-58")
 async def test_a_failed_member_leaves_its_slot_empty_and_the_others_are_kept() -> None:
     members = [says("a"), broken("x"), says("c"), capped("y")]
     result = await Parallel(members).arun("go")

@@ -92,6 +92,22 @@ async def test_a_cancelled_pattern_says_what_its_members_did_and_counts_it(store
     assert again.success and again.metrics.model_calls == 5 and gate.calls == 2
 
 
+@pytest.mark.case(14)
+@pytest.mark.spec("OURS-5", "OURS-24")
+async def test_a_cancel_does_not_wait_for_events_that_nobody_has_read() -> None:
+    gate = Gate()
+    talker = says("talker", " ".join(["word"] * 10_000))
+    pattern = Sequential([Sequential([talker, Agent(gate, name="slow")], name="inner"), says("never")])
+    seen: list[Event] = []
+    async for event in pattern.run("go", stream_tokens=True):
+        seen.append(event)
+        if len(seen) == 10:
+            await gate.came.wait()  # by now all of the words are buffered
+            pattern.cancel()
+    assert isinstance(seen[-1], TerminateEvent) and seen[-1].reason == "cancelled" and len(seen) == 11
+    assert gate.stopped == 1
+
+
 @pytest.mark.spec("OURS-5", "OURS-24")
 async def test_closing_the_stream_early_stops_the_tree() -> None:
     gate = Gate()
