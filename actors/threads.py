@@ -325,13 +325,13 @@ class Threads:
             older_than: delete threads that were not written for so many seconds; None deletes none. Those of a pattern's
                 members are as old as the pattern's.
         """
-        spare = () if older_than is None else tuple([one async for one in self._still_needed(self._clock() - older_than)])
+        spare = () if older_than is None else tuple([one async for one in self.needed_members(self._clock() - older_than)])
         request = CollectGarbage(store=self.store, keep=keep, older_than=older_than, spare=spare)
         reply: GarbageCollected = await self._ask(request)
         return reply
 
-    async def _still_needed(self, before: float) -> AsyncIterator[str]:
-        """Threads of members that were not written since then, while that of their pattern was."""
+    async def needed_members(self, before: float) -> AsyncIterator[str]:
+        """Threads of members last written before that time (seconds since the epoch), while their pattern's was not."""
         written: dict[str, float] = {}
         async for thread in self.every():
             pattern = thread.metadata.get(MEMBER_OF)
