@@ -52,7 +52,7 @@ Ask = Callable[[Frozen], Awaitable[Any]]
 Said = Message | Mapping[str, Any] | str
 LEASE_SECONDS = 30.0
 ATTEMPTS = 3  # checkpointers asked before the loss of one is an error
-PAGE = 500
+PAGE, SMALL_PAGE = 500, 100
 logger = logging.getLogger("umbel.threads")
 
 
@@ -289,11 +289,14 @@ class Threads:
             limit: at most so many.
             members: those of patterns' members, too.
         """
+        if members or limit < 1:  # which the store refuses
+            return await self._page(prefix, where, after, limit)
         found: list[ThreadInfo] = []
+        size = max(min(limit, PAGE), SMALL_PAGE)
         while len(found) < limit:
-            page = await self._page(prefix, where, after, limit if members else max(limit, PAGE))
-            found += [thread for thread in page if members or MEMBER_OF not in thread.metadata]
-            if members or len(page) < max(limit, PAGE):
+            page = await self._page(prefix, where, after, size)
+            found += [thread for thread in page if MEMBER_OF not in thread.metadata]
+            if len(page) < size:
                 break
             after = page[-1].thread_id
         return found[:limit]
@@ -322,13 +325,13 @@ class Threads:
             older_than: delete threads that were not written for so many seconds; None deletes none. Those of a pattern's
                 members are as old as the pattern's.
         """
-        spare = () if older_than is None else tuple([one async for one in self._still_needed(self._clock() - older_than)])
+        spare = () if older_than is None else tuple([one async for one in self.needed_members(self._clock() - older_than)])
         request = CollectGarbage(store=self.store, keep=keep, older_than=older_than, spare=spare)
         reply: GarbageCollected = await self._ask(request)
         return reply
 
-    async def _still_needed(self, before: float) -> AsyncIterator[str]:
-        """Threads of members that were not written since then, while that of their pattern was."""
+    async def needed_members(self, before: float) -> AsyncIterator[str]:
+        """Threads of members last written before that time (seconds since the epoch), while their pattern's was not."""
         written: dict[str, float] = {}
         async for thread in self.every():
             pattern = thread.metadata.get(MEMBER_OF)

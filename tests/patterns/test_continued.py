@@ -12,6 +12,7 @@ import pytest
 
 from umbel import Agent, Runtime, ToolContext, tool
 from umbel.errors import ModelError, NotPaused, RunFailed
+from umbel.events import StepCompleteEvent
 from umbel.patterns.pattern import Pattern
 from umbel.patterns.pipeline import Loop, Parallel, Sequential
 from umbel.testing import ScriptedModel, error, text, tool_call, validate_history
@@ -308,7 +309,6 @@ async def test_a_function_that_asked_is_no_function_that_was_running(tmp_path: P
         assert (await pattern.aresume("yes", thread_id="t")).value == ["yes", "let"]
 
 
-@pytest.mark.case(14)
 @pytest.mark.spec("OURS-18", "OURS-22", "OURS-24")
 async def test_what_is_told_is_stored(tmp_path: Path) -> None:
     """Whatever a watcher has heard of a step's end, a process that comes after a crash knows, too."""
@@ -318,7 +318,7 @@ async def test_what_is_told_is_stored(tmp_path: Path) -> None:
     pattern = Sequential([agent("a", 1), Parallel([agent("b", 1), agent("c", 1)], name="p")], checkpointer=effects.store)
     async with inline():
         async for event in pattern.run("go", thread_id="t"):
-            if event.event_type == "step_complete":
+            if isinstance(event, StepCompleteEvent):
                 heard.append((event.step, copy_of(tmp_path / "threads.db", tmp_path / f"copy-{len(heard)}.db")))
     assert [step for step, _ in heard] == ["0.a", "1.p"]
     for number, (_, store) in enumerate(heard):

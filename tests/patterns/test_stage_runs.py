@@ -16,7 +16,7 @@ from umbel.patterns.pipeline import Loop, Parallel, Sequential
 from umbel.protocol.messages import Usage
 from umbel.testing import ScriptedModel, error, text, tool_call
 
-from .programs import Gate, Program, says
+from .programs import Gate, Program, inline, says
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -90,6 +90,22 @@ async def test_a_cancelled_pattern_says_what_its_members_did_and_counts_it(store
     gate.open.set()
     again = await pattern.continue_turn("t")
     assert again.success and again.metrics.model_calls == 5 and gate.calls == 2
+
+
+@pytest.mark.case(14)
+@pytest.mark.spec("OURS-5", "OURS-24")
+async def test_a_cancel_does_not_wait_for_events_that_nobody_has_read() -> None:
+    gate = Gate()
+    talker = says("talker", " ".join(["word"] * 10_000))
+    pattern = Sequential([Sequential([talker, Agent(gate, name="slow")], name="inner"), says("never")])
+    seen: list[Event] = []
+    async for event in pattern.run("go", stream_tokens=True):
+        seen.append(event)
+        if len(seen) == 10:
+            await gate.came.wait()  # by now all of the words are buffered
+            pattern.cancel()
+    assert isinstance(seen[-1], TerminateEvent) and seen[-1].reason == "cancelled" and len(seen) == 11
+    assert gate.stopped == 1
 
 
 @pytest.mark.spec("OURS-5", "OURS-24")
@@ -283,6 +299,23 @@ async def test_sync_calls_work_and_one_pattern_serves_many_runs() -> None:
     pattern = Loop(says("a", "1"), until=lambda output: True)
     results = await asyncio.gather(*(pattern.arun(f"go {n}") for n in range(20)))
     assert all(result.success for result in results) and len({result.run_id for result in results}) == 20
+
+
+@pytest.mark.spec("OURS-1", "OURS-24")
+async def test_the_end_of_a_durable_pattern_is_found_by_another_process(store: str) -> None:
+    async def both(pattern: Pattern, thread: str) -> tuple[Any, Any]:
+        result = await pattern.arun("go", thread_id=thread)
+        async with inline():
+            return result, await (await pattern.attach(result.run_id, thread_id=thread)).result()
+
+    bad = Agent(ScriptedModel([error(ModelError("down"))]), name="bad")
+    good, found = await both(Parallel([says("a"), says("b")], merge="list", checkpointer=store), "good")
+    assert (found.success, found.value, found.message, found.outputs) == (True, good.value, good.message, good.outputs)
+    assert [step.step for step in found.members] == [step.step for step in good.members]
+    assert found.metrics.model_calls == 2 and found.metrics.total_tokens == good.metrics.total_tokens
+    failed, found = await both(Sequential([says("a"), bad], checkpointer=store), "bad")
+    assert (found.success, found.stop_reason, found.outputs) == (False, "error", ["a said"])
+    assert str(found.error) == str(failed.error) and found.message == failed.message
 
 
 def test_a_pattern_in_synchronous_code() -> None:
