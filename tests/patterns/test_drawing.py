@@ -14,10 +14,11 @@ from umbel.errors import ConfigurationError, MissingExtra
 from umbel.patterns.debate import Debate
 from umbel.patterns.drawing import FORMATS, draw, draw_ascii, draw_dot, draw_image, draw_mermaid
 from umbel.patterns.functional import entrypoint, step, task
-from umbel.patterns.graph import StateGraph
+from umbel.patterns.graph import Command, StateGraph
 from umbel.patterns.group_chat import GroupChat
 from umbel.patterns.handoff import Handoff
 from umbel.patterns.map_reduce import MapReduce
+from umbel.patterns.orchestrator import Orchestrator
 from umbel.patterns.pipeline import Loop, Parallel, Sequential
 from umbel.patterns.plan_execute import PlanExecute
 from umbel.patterns.structure import END, START, Edge, Node, Structure, structure_of
@@ -112,6 +113,11 @@ GRAPH.add_edge(["left", "right"], "join")
 GRAPH.add_edge("join", "plan")
 
 
+OPEN = StateGraph(name="open")
+OPEN.add_node("route", lambda state: Command(goto=state["where"]))
+OPEN.add_edge(START, "route")
+
+
 @pytest.mark.parametrize(
     ("pattern", "lines"),
     [
@@ -131,8 +137,14 @@ GRAPH.add_edge("join", "plan")
         (Handoff([agent("a"), agent("b"), agent("c")], allow={"b": []}, escalate_to="c"),
          ["START -> a", "a: agent ~> b, c [hands over]; ~> c [fails]; ~> END [answers]",
           "b: agent ~> c [fails]; ~> END [answers]"]),
+        (Orchestrator([agent("a"), agent("b")], model=MODEL, max_rounds=3),
+         ["START -> router", "router: auxiliary ~> a, b [asks]", "a: agent -> summariser; ~> router [again, up to 3 rounds]",
+          "summariser: auxiliary -> END"]),
+        (Orchestrator([agent("a")], correlate=agent("c")),
+         ["START -> a", "a: agent -> correlator", "correlator: auxiliary -> END"]),
         (GRAPH.compile(), ["START -> plan", "plan: agent ~> left [l]; ~> right [r]; ~> END [done]", "right: function -> join",
          "join: function -> plan"]),
+        (Sequential([OPEN.compile()]), ["open: StateGraph -> END", "route: function ~> (wherever the code says)"]),
         (Sequential([GRAPH.compile()]), ["graph: StateGraph -> END"]),
     ],
 )  # fmt: skip
