@@ -9,13 +9,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 from ..protocol.errors import ConfigurationError, MissingExtra
-from .structure import structure_of
+from .structure import Edge, Node, Structure, structure_of
 
 Format = Literal["mermaid", "ascii", "dot", "svg", "png"]
 FORMATS: tuple[Format, ...] = ("mermaid", "ascii", "dot", "svg", "png")
+ANYWHERE = "(wherever the code says)"
 IMAGE_SECONDS = 60.0
 _MERMAID_NODES = {
     "start": ("([", "])"),
@@ -56,7 +58,7 @@ def draw_mermaid(what: Any) -> str:
     return "\n".join(["flowchart TD", *_mermaid(_seen(what), "n", 1)]) + "\n"
 
 
-def _mermaid(structure: Any, prefix: str, depth: int) -> Iterator[str]:
+def _mermaid(structure: Structure, prefix: str, depth: int) -> Iterator[str]:
     indent = "    " * depth
     ids = {node.name: f"{prefix}{number}" for number, node in enumerate(structure.nodes)}
     for node in structure.nodes:
@@ -82,7 +84,7 @@ def draw_dot(what: Any) -> str:
     return "\n".join([*head, *body, "}"]) + "\n"
 
 
-def _dot(structure: Any, prefix: str, depth: int) -> Iterator[str]:
+def _dot(structure: Structure, prefix: str, depth: int) -> Iterator[str]:
     indent = "    " * depth
     ids = {node.name: f"{prefix}{number}" for number, node in enumerate(structure.nodes)}
     for node in structure.nodes:
@@ -108,17 +110,17 @@ def _dot(structure: Any, prefix: str, depth: int) -> Iterator[str]:
 def draw_ascii(what: Any) -> str:
     """A tree of text: each node with where it leads, ``->`` always and ``~>`` perhaps; what is inside a node is below it."""
     structure = _seen(what)
-    head = structure.name if not getattr(structure, "type", "") else f"{structure.name}: {structure.type}"
+    head = f"{structure.name}: {structure.type}" if structure.type else structure.name
     return "\n".join([_plain(head), *_ascii(structure, "")]) + "\n"
 
 
-def _ascii(structure: Any, indent: str) -> Iterator[str]:
+def _ascii(structure: Structure, indent: str) -> Iterator[str]:
     leaving: dict[str, dict[tuple[str, str], list[str]]] = {}
     shown = {node.name: _name(node) for node in structure.nodes}
     for edge in structure.edges:
         arrow = "->" if edge.kind in {"plain", "barrier"} else "~>"
         leaving.setdefault(edge.source, {}).setdefault((arrow, _label(edge)), []).append(shown[edge.target])
-    nodes = [node for node in structure.nodes if node.kind != "end" or node.name in leaving]
+    nodes = [node for node in structure.nodes if node.kind not in {"end", "anywhere"}]
     for node in nodes:
         last = node is nodes[-1]
         leads = [
@@ -151,35 +153,45 @@ def draw_image(what: Any, format: Literal["svg", "png"] = "svg") -> bytes:  # no
     return made.stdout
 
 
-def _seen(what: Any) -> Any:
-    return what if hasattr(what, "nodes") and hasattr(what, "edges") else structure_of(what)
+def _seen(what: Any) -> Structure:
+    return _completed(what if isinstance(what, Structure) else structure_of(what))
 
 
-def _ends(structure: Any, ids: dict[str, str]) -> dict[str, tuple[str, str]]:
+def _completed(structure: Structure) -> Structure:
+    """With a node for wherever else a graph may go that does not say where."""
+    nodes = [replace(node, inner=_completed(node.inner)) if node.inner is not None else node for node in structure.nodes]
+    edges = list(structure.edges)
+    sources: tuple[str, ...] = getattr(structure, "open_ended", ())
+    if sources:
+        nodes.insert(-1, Node(ANYWHERE, "anywhere"))
+        edges += [Edge(source, ANYWHERE, "conditional") for source in sources]
+    return Structure(structure.name, tuple(nodes), tuple(edges), structure.type)
+
+
+def _ends(structure: Structure, ids: dict[str, str]) -> dict[str, tuple[str, str]]:
     """For each node the ids that edges to it and from it are drawn at: of a box its start and its end."""
     found = {}
     for node in structure.nodes:
-        key = ids[node.name]
-        inside = node.inner is not None
-        found[node.name] = (f"{key}_0", f"{key}_{len(node.inner.nodes) - 1}") if inside else (key, key)
+        key, inner = ids[node.name], node.inner
+        found[node.name] = (key, key) if inner is None else (f"{key}_0", f"{key}_{len(inner.nodes) - 1}")
     return found
 
 
-def _name(node: Any) -> str:
-    return {"start": "START", "end": "END"}.get(node.kind, str(node.name))
+def _name(node: Node) -> str:
+    return {"start": "START", "end": "END"}.get(node.kind, node.name)
 
 
-def _kind(node: Any) -> str:
-    return str(getattr(node.inner, "type", "") or node.kind)
+def _kind(node: Node) -> str:
+    return (node.inner.type if node.inner is not None else "") or node.kind
 
 
-def _title(node: Any) -> str:
+def _title(node: Node) -> str:
     """A node's text: its name, and what it is where that is not seen from its shape."""
     return f"{node.name}: {_kind(node)}" if node.inner is not None else _name(node)
 
 
-def _label(edge: Any) -> str:
-    return str(edge.label or ("each" if edge.kind == "send" else ""))
+def _label(edge: Edge) -> str:
+    return edge.label or ("each" if edge.kind == "send" else "")
 
 
 def _plain(line: str) -> str:

@@ -269,7 +269,7 @@ async def _run(
 ) -> MemberResult:
     title, url = _title(runnable), play.stage.pattern.checkpointer
     member = runnable
-    if url is not None:  # one object for each store, so that it is packed once
+    if url is not None and runnable.checkpointer is None:  # one object for each store, so that it is packed once
         known = _stored.setdefault(runnable, {})
         member = known[url] = known.get(url) or runnable.stored_in(url)
     return await play.step(title, key, lambda: play.stage.call(title, text, key=key, values=values, runnable=member, **fields))

@@ -25,6 +25,7 @@ from .pattern import Member, OnError, Pattern
 from .pipeline import RULE
 from .routing import CORRELATOR, ROUTER, SUMMARISER, Assignment, Correlations, Routing
 from .specialist import confidence_of, purpose_of
+from .structure import END, START, Edge, chain
 
 if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
@@ -182,6 +183,20 @@ class Orchestrator(Pattern):
         if strangers:
             raise ConfigurationError(f"purposes: there is no specialist {', '.join(strangers)}")
         self.purposes = {name: (purposes or {}).get(name) or purpose_of(member) for name, member in self.members.items()}
+
+    def flow(self) -> list[Edge]:
+        parts = [name for name in ("correlator", "summariser") if name in self.auxiliary]
+        routed = "router" in self.auxiliary
+        first, after = ("router", [*parts, END][0]) if routed else (START, [*parts, END][0])
+        edges = [Edge(START, "router")] if routed else []
+        for name in self.members:
+            edges += [
+                Edge(first, name, "conditional" if routed else "plain", "asks" if routed else ""),
+                Edge(name, after, "barrier"),
+            ]
+            if routed and self.max_rounds > 1:
+                edges.append(Edge(name, "router", "conditional", f"again, up to {self.max_rounds} rounds"))
+        return edges + (chain(*parts, END) if parts else [])
 
     async def conduct(self, stage: Stage) -> Ending:
         if not self.members:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ..actors.supervisor.stage import Stage
 
 T_co = TypeVar("T_co", covariant=True)
-PATIENCE = 200  # turns of the event loop in which a program gives a step up again that it has given up before
 _current: contextvars.ContextVar[Play | None] = contextvars.ContextVar("umbel_play", default=None)
 
 
@@ -103,7 +102,7 @@ class Play:
         _current.set(None)  # what the step runs in this process is not the body
         try:
             result = await carry_out()
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, TimeoutError):  # the body gives it up, or had done so when it was played before
             fact["status"] = "cancelled"
             raise
         except Exception as error:
@@ -114,14 +113,7 @@ class Play:
         fact["status"] = result.status
         if result.cached:
             fact["cached"] = True
-        if result.status == "cancelled":
-            await self._given_up_again()
         return result
-
-    async def _given_up_again(self) -> None:
-        """A recorded step that the body had given up waits for it to do so again (a ``TaskGroup``, whose other task failed)."""
-        for _ in range(PATIENCE):
-            await asyncio.sleep(0)
 
     async def ask(self, question: str, *, key: str, **fields: Any) -> Any:
         """Ask a person.
@@ -134,18 +126,18 @@ class Play:
         return await self.stage.ask(question, key=key, **fields)
 
     async def once(
-        self, name: str, arguments: dict[str, Any], key: str, lasting: bool, carry_out: Callable[[], Awaitable[MemberResult]]
+        self, name: str, what: Any, key: str, lasting: bool, carry_out: Callable[[], Awaitable[MemberResult]]
     ) -> MemberResult:
         """A step whose result is taken from an equal one, if there is one that succeeded; of those at once, one runs.
 
         Args:
             name: of what the step carries out.
-            arguments: JSON values; steps with the same name and arguments are equal.
+            what: it and its arguments, JSON values; steps are equal if these are.
             key: of the step.
             lasting: also from earlier turns of the thread.
             carry_out: carries the step out.
         """
-        sign = hashlib.sha256(f"{name} {canonical(arguments)}".encode()).hexdigest()
+        sign = hashlib.sha256(canonical(what).encode()).hexdigest()
         while (first := self._equal.get(sign)) is not None:
             ended = await asyncio.shield(first)
             if isinstance(ended, MemberResult) and ended.success:

@@ -11,7 +11,7 @@ from ..actors.runnable import Runnable
 from ..actors.tools.decorator import Tool
 
 START, END = "__start__", "__end__"
-NodeKind = Literal["start", "end", "agent", "pattern", "subgraph", "function", "auxiliary"]
+NodeKind = Literal["start", "end", "agent", "pattern", "subgraph", "function", "auxiliary", "anywhere"]
 EdgeKind = Literal["plain", "conditional", "barrier", "send", "command"]
 
 
@@ -21,7 +21,8 @@ class Node:
 
     Attributes:
         name: unique among the nodes around it.
-        kind: what it is; ``auxiliary`` are agents of the pattern's own (a router, a judge).
+        kind: what it is; ``auxiliary`` are agents of the pattern's own (a router, a judge); ``anywhere``, in drawings, stands
+            for nodes that only the code names.
         inner: its own structure, where there is something to see.
     """
 

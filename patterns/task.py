@@ -60,6 +60,7 @@ class Task(Generic[P, T]):
         functools.update_wrapper(self, function)
         self.name = name or getattr(function, "__name__", None) or type(function).__name__
         self.function = function
+        self._identity = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', self.name)}"
         self.cache = cache
         self._shape = Shape(function, f"task {self.name!r}", names)
         signature = signature_of(function, self.name, names)
@@ -87,7 +88,7 @@ class Task(Generic[P, T]):
             return await play.stage.function(self.name, arguments, key=key, idempotent=idempotent, owner=self)
 
         if self.cache:
-            result = await play.once(self.name, arguments, key, self.cache == "thread", carry_out)
+            result = await play.once(self.name, [self._identity, arguments], key, self.cache == "thread", carry_out)
         else:
             result = await play.step(self.name, key, carry_out)
         if not result.success:

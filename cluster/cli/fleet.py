@@ -45,11 +45,11 @@ def run(
     quiet: options.QuietOption = False,
     verbose: options.VerboseOption = 0,
 ) -> None:
-    """Run an agent over every task of a file.
+    """Run an agent or a pattern over every task of a file.
 
-    Task lines: {"id": "t1", "prompt": "...", "metadata": {...}}; id and metadata may be left out. CSV needs a column
-    prompt. Result lines: id, status (ok, failed, cancelled, invalid, quarantined), message, stop_reason, tokens, cost_usd,
-    duration_s, attempts, error.
+    Task lines: {"id": "t1", "prompt": "...", "metadata": {...}}; id and metadata may be left out, and for a pattern the
+    prompt may be an object. CSV needs a column prompt. Result lines: id, status (ok, failed, cancelled, invalid,
+    quarantined), message, stop_reason, tokens, cost_usd, duration_s, attempts, error.
 
     \b
     Example:

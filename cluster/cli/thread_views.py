@@ -81,7 +81,7 @@ def thread_text(facts: dict[str, Any], messages: Sequence[Message]) -> str:
         f"  iteration {state['iteration']}, {state['total_tokens_used']:,} tokens, ${state['cost_usd_used']:.4f}",
     ]
     head += [f"  {printable(key)} = {printable(str(value))}" for key, value in state["metadata"].items()]
-    said = [f"  {message.role}: {_said(message)}" for message in messages]
+    said = [f"  {_speaker(message)}: {_said(message)}" for message in messages]
     parts = ["\n".join(head), "\n".join([f"messages ({len(messages)})", *said])]
     if facts["interrupts"]:
         asked = [f"  {printable(each['interrupt_id'])}: {printable(str(each['question']))}" for each in facts["interrupts"]]
@@ -138,8 +138,24 @@ def size(count: int) -> str:
     return f"{count} B"
 
 
+def _speaker(message: Message) -> str:
+    """Whose message it is; in a pattern's thread which step it is the result of."""
+    from ...protocol.markers import STEP
+
+    step = message.metadata.get(STEP)
+    if step is None:
+        return message.role
+    kind = step.get("kind")
+    if kind == "result":
+        return printable(f"step {step['key']} {step.get('status', 'completed')}")
+    return "end" if kind == "end" else printable(f"{kind} of {step['key']}")
+
+
 def _said(message: Message) -> str:
-    text = message.content or ""
+    from ...protocol.markers import STEP
+
+    error = message.metadata.get(STEP, {}).get("error") or {}
+    text = message.content or str(error.get("message", ""))
     calls = ", ".join(f"{call.name}({printable(str(call.arguments))})" for call in message.tool_calls)
     cut = f"{text[:PREVIEW]}... ({len(text):,} characters)" if len(text) > PREVIEW else text
     lines = "\n    ".join(map(printable, cut.splitlines()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import umbel
 from umbel import Agent, MemberResult, PatternResult, Runtime
+from umbel.cluster.cli.attach import follow
 from umbel.events import MemberEvent, StepCompleteEvent
 from umbel.patterns.functional import ask, entrypoint, step
 from umbel.patterns.pipeline import sequential
@@ -32,6 +34,21 @@ async def test_whoever_attaches_gets_a_patterns_result(runtime: Runtime) -> None
     assert [event.seq for event in told] == list(range(len(told)))
     steps = [event.innermost if isinstance(event, MemberEvent) else event for event in told]
     assert [event.step for event in steps if isinstance(event, StepCompleteEvent)] == ["0.a", "0.inner", "1.b"]
+
+
+async def test_who_follows_at_a_terminal_sees_the_members(runtime: Runtime, capsys: pytest.CaptureFixture[str]) -> None:
+    pattern = sequential(sequential(agent("a"), name="inner"), agent("b"), name="outer")
+    handle = await pattern.start("Go", stream_tokens=True)
+    assert await follow(await umbel.attach(handle.run_id), as_json=False)
+    printed = capsys.readouterr()
+    assert printed.out == "b is done.\n"
+    told = printed.err.splitlines()
+    assert {"umbel: 0.inner/0.a: started", "0.inner/0.a| a is done.", "1.b| b is done."} <= set(told)
+    assert [line.split()[0] for line in told[-4:]] == ["step", "0.inner", "0.a", "1.b"]
+    assert await follow(await umbel.attach(handle.run_id), as_json=True)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [member["step"] for member in lines[-1]["members"]] == ["0.inner", "1.b"]
+    assert [line["seq"] for line in lines[:-1]] == list(range(len(lines) - 1))
 
 
 async def test_a_paused_run_of_a_handle_is_resumed(runtime: Runtime, tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -14,10 +16,11 @@ from umbel.errors import ConfigurationError, MissingExtra
 from umbel.patterns.debate import Debate
 from umbel.patterns.drawing import FORMATS, draw, draw_ascii, draw_dot, draw_image, draw_mermaid
 from umbel.patterns.functional import entrypoint, step, task
-from umbel.patterns.graph import StateGraph
+from umbel.patterns.graph import Command, StateGraph
 from umbel.patterns.group_chat import GroupChat
 from umbel.patterns.handoff import Handoff
 from umbel.patterns.map_reduce import MapReduce
+from umbel.patterns.orchestrator import Orchestrator
 from umbel.patterns.pipeline import Loop, Parallel, Sequential
 from umbel.patterns.plan_execute import PlanExecute
 from umbel.patterns.structure import END, START, Edge, Node, Structure, structure_of
@@ -112,6 +115,11 @@ GRAPH.add_edge(["left", "right"], "join")
 GRAPH.add_edge("join", "plan")
 
 
+OPEN = StateGraph(name="open")
+OPEN.add_node("route", lambda state: Command(goto=state["where"]))
+OPEN.add_edge(START, "route")
+
+
 @pytest.mark.parametrize(
     ("pattern", "lines"),
     [
@@ -131,8 +139,14 @@ GRAPH.add_edge("join", "plan")
         (Handoff([agent("a"), agent("b"), agent("c")], allow={"b": []}, escalate_to="c"),
          ["START -> a", "a: agent ~> b, c [hands over]; ~> c [fails]; ~> END [answers]",
           "b: agent ~> c [fails]; ~> END [answers]"]),
+        (Orchestrator([agent("a"), agent("b")], model=MODEL, max_rounds=3),
+         ["START -> router", "router: auxiliary ~> a, b [asks]", "a: agent -> summariser; ~> router [again, up to 3 rounds]",
+          "summariser: auxiliary -> END"]),
+        (Orchestrator([agent("a")], correlate=agent("c")),
+         ["START -> a", "a: agent -> correlator", "correlator: auxiliary -> END"]),
         (GRAPH.compile(), ["START -> plan", "plan: agent ~> left [l]; ~> right [r]; ~> END [done]", "right: function -> join",
          "join: function -> plan"]),
+        (Sequential([OPEN.compile()]), ["open: StateGraph -> END", "route: function ~> (wherever the code says)"]),
         (Sequential([GRAPH.compile()]), ["graph: StateGraph -> END"]),
     ],
 )  # fmt: skip
@@ -213,6 +227,17 @@ def test_images_are_made_by_graphviz(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("umbel.patterns.drawing.draw_dot", lambda what: "broken")
     with pytest.raises(ConfigurationError, match="dot ended with 1: syntax error"):
         draw_image(report())
+
+
+def test_graphviz_reads_what_is_drawn(require_service: Callable[[str], str]) -> None:
+    require_service("dot")
+    inner = Sequential([agent('a "quoted" <name>'), Sequential([agent("b")], name="deep")], name="in{ner}")
+    pattern = Sequential([agent("first"), inner, agent("last")], name="outer")
+    svg = ET.fromstring(draw_image(pattern))
+    texts = {element.text for element in svg.iter() if element.tag.endswith("text")}
+    assert {"first", "last", "b"} <= texts
+    assert any('a "quoted" <name>' in (text or "") for text in texts), texts
+    assert draw_image(pattern, "png").startswith(b"\x89PNG")
 
 
 def test_what_cannot_be_drawn_says_so() -> None:

@@ -4,61 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from umbel import Agent, Runtime, ToolContext
-from umbel.actors.checkpoints import build_save, restore
-from umbel.actors.checkpoints.registry import open_store
+from umbel import Agent, Runtime
 from umbel.errors import ConfigurationError, DefinitionError, InvalidArguments, MemberFailed, RunError, StoreUnavailable
 from umbel.events import MemberEvent, StepCompleteEvent
 from umbel.patterns.functional import ask, entrypoint, step, task
 from umbel.patterns.pipeline import Sequential
-from umbel.testing import ScriptedModel, text, tool_call
+from umbel.testing import ScriptedModel, tool_call
 
-runs: Counter[str] = Counter()
+from .tasks import double, fail, runs, step_names, writer
 
 
 @pytest.fixture(autouse=True)
 def _forget_runs() -> None:
     runs.clear()
-
-
-@pytest.fixture
-async def inline() -> AsyncIterator[Runtime]:
-    async with Runtime(inline=True) as runtime:
-        yield runtime
-
-
-@task
-async def double(n: int) -> int:
-    """Twice as much."""
-    runs[f"double {n}"] += 1
-    return 2 * n
-
-
-@task
-async def fail(why: str) -> str:
-    runs[f"fail {why}"] += 1
-    raise ValueError(why)
-
-
-async def _confirm(what: str, ctx: ToolContext) -> list[str]:
-    return [ctx.interrupt(f"{what}, really?"), ctx.interrupt(f"{what}, certainly?")]
-
-
-confirm: Any = task(name="confirm")(_confirm)
-
-writer = Agent(ScriptedModel([text("A draft.")]), name="writer")
-
-
-def names(result: Any) -> list[tuple[str, str]]:
-    return [(done["step"], done["status"]) for done in result.details["tasks"]]
 
 
 # what it is
@@ -84,8 +47,8 @@ async def test_plain_code_is_a_pattern(runtime: Runtime) -> None:
     result = await main.arun({"numbers": [1, 2, 3], "name": "Ada"})
     assert result.success and result.error is None
     assert result.value == {"total": 12, "hello": "Hello Ada", "draft": "A draft."}
-    assert {key for key, _ in names(result)} == {"double-1", "double-2", "double-3", "add_up-1", "greet-1", "writer-1"}
-    assert sorted(done.step for done in result.members) == sorted(key for key, _ in names(result))
+    assert {key for key, _ in step_names(result)} == {"double-1", "double-2", "double-3", "add_up-1", "greet-1", "writer-1"}
+    assert sorted(done.step for done in result.members) == sorted(key for key, _ in step_names(result))
     assert result.metrics.model_calls == 1
     assert next(done for done in result.members if done.step == "add_up-1").value == 12
 
@@ -159,7 +122,7 @@ async def test_runs_at_the_same_time_never_mix(inline: Runtime) -> None:
     results = await asyncio.gather(*(main.arun({"who": who}) for who in range(5)))
     for who, result in enumerate(results):
         assert result.value == [f"{who}.{turn}" for turn in range(3)]
-        assert names(result) == [(f"meet-{n}", "completed") for n in (1, 2, 3)]
+        assert step_names(result) == [(f"meet-{n}", "completed") for n in (1, 2, 3)]
 
 
 async def test_entrypoints_call_each_other_and_members_of_patterns(inline: Runtime) -> None:
@@ -174,7 +137,7 @@ async def test_entrypoints_call_each_other_and_members_of_patterns(inline: Runti
 
     result = await outer.arun("3")
     assert result.value == [12, 30, 40]
-    assert names(result) == [("inner-1", "completed"), ("inner-2", "completed"), ("inner-3", "completed")]
+    assert step_names(result) == [("inner-1", "completed"), ("inner-2", "completed"), ("inner-3", "completed")]
     assert [child.step for child in result.members[0].members] == ["double-1"]
     chain = await Sequential([inner, inner]).arun("1")
     assert (chain.final_output, chain.success) == ("16", True)
@@ -283,7 +246,7 @@ async def test_a_failed_task_is_raised_in_the_body_and_names_the_task(inline: Ru
 
     caught = await main.arun({"catch": True})
     assert (caught.success, caught.value) == (True, "['fail-1'] fail: ValueError: no luck")
-    assert names(caught) == [("fail-1", "failed")]
+    assert step_names(caught) == [("fail-1", "failed")]
     thrown = await main.arun({"catch": False})
     assert (thrown.success, thrown.stop_reason) == (False, "error")
     assert isinstance(thrown.error, MemberFailed) and "no luck" in thrown.error.message
@@ -360,7 +323,7 @@ async def test_retries_are_one_step(inline: Runtime) -> None:
         return await flaky()
 
     result = await main.arun("go")
-    assert (result.value, runs["flaky"], names(result)) == (3, 3, [("flaky-1", "completed")])
+    assert (result.value, runs["flaky"], step_names(result)) == (3, 3, [("flaky-1", "completed")])
 
 
 async def test_a_task_that_takes_too_long_fails(inline: Runtime) -> None:
@@ -375,241 +338,7 @@ async def test_a_task_that_takes_too_long_fails(inline: Runtime) -> None:
     assert "hang: ToolTimeout" in str((await main.arun("go")).error)
 
 
-# caches
-
-
-@pytest.mark.spec("PAT-64")
-async def test_equal_calls_of_a_cached_task_run_once_and_are_recorded(inline: Runtime) -> None:
-    @task(cache=True)
-    async def look_up(query: dict[str, int]) -> str:
-        runs["look_up"] += 1
-        return f"{sorted(query.items())}"
-
-    @entrypoint
-    async def main() -> list[str]:
-        both = await asyncio.gather(look_up({"a": 1, "b": 2}), look_up({"b": 2, "a": 1}))
-        return [*both, await look_up({"a": 1, "b": 2}), await look_up({"a": 2})]
-
-    result = await main.arun("go")
-    assert len(set(result.value[:3])) == 1 and runs["look_up"] == 2
-    assert [done.get("cached", False) for done in result.details["tasks"]] == [False, True, True, False]
-    assert [done.cached for done in result.members] == [False, True, True, False]
-    assert (await main.arun("go")).success and runs["look_up"] == 4, "the cache is the run's"
-
-
-async def test_a_failure_is_not_cached(inline: Runtime) -> None:
-    @task(cache=True)
-    async def flaky() -> int:
-        runs["flaky"] += 1
-        if runs["flaky"] == 1:
-            raise OSError("no")
-        return runs["flaky"]
-
-    @entrypoint
-    async def main() -> list[Any]:
-        both = await asyncio.gather(flaky(), flaky(), return_exceptions=True)
-        return [str(both[0]), both[1], await flaky()]
-
-    assert (await main.arun("go")).value == ["flaky: OSError: no", 2, 2]
-
-
-async def test_a_cache_of_a_thread_lasts_beyond_the_turn(inline: Runtime, tmp_path: Path) -> None:
-    @task(cache="thread")
-    async def look_up(key: str) -> str:
-        runs[key] += 1
-        return key.upper()
-
-    @entrypoint(checkpointer=f"sqlite:///{tmp_path}/t.db")
-    async def main(key: str, previous: str | None = None) -> str:
-        return await look_up(key) + (previous or "")
-
-    first = [(await main.arun(key, thread_id="t")).value for key in ("a", "b", "a")]
-    assert (first, runs) == (["A", "BA", "ABA"], {"a": 1, "b": 1})
-    assert (await main.arun("a", thread_id="other")).value == "A" and runs["a"] == 2
-
-
-# pauses, crashes
-
-
-@pytest.mark.spec("OURS-3", "OURS-24")
-@pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_bodies_and_tasks_ask_and_nothing_is_done_twice(runtime: Runtime, tmp_path: Path, kind: str) -> None:
-    log = tmp_path / "log"
-
-    @task
-    def note(line: str) -> str:
-        with log.open("a") as file:
-            file.write(line + "\n")
-        return line
-
-    async def body(topic: str) -> dict[str, Any]:
-        await note(topic)
-        sure = await confirm(topic)
-        await note("asked")
-        return {"sure": sure, "when": await ask("When?", options=["now", "later"]), "draft": (await step(writer, "W")).text}
-
-    def sync_body(topic: str) -> dict[str, Any]:
-        note(topic).result()
-        sure = confirm(topic).result()
-        note("asked").result()
-        return {"sure": sure, "when": ask("When?", options=["now", "later"]).result(), "draft": step(writer, "W").result().text}
-
-    main = entrypoint(name="main", checkpointer=f"sqlite:///{tmp_path}/t.db")(body if kind == "async" else sync_body)
-    result = await main.arun("sale", thread_id="t")
-    asked = []
-    for answer in ("yes", "yes, yes", "now"):
-        assert (result.success, result.stop_reason) == (False, "interrupted")
-        asked += [question["question"] for question in result.interrupts]
-        result = await main.aresume(answer, thread_id="t")
-    assert asked == ["sale, really?", "sale, certainly?", "When?"]
-    assert result.value == {"sure": ["yes", "yes, yes"], "when": "now", "draft": "A draft."}
-    assert log.read_text().splitlines() == ["sale", "asked"]
-
-
-async def test_questions_side_by_side_are_answered_one_by_one(inline: Runtime) -> None:
-    @entrypoint
-    async def main() -> Any:
-        return await asyncio.gather(ask("A?"), double(2), ask("B?"))
-
-    paused = await main.arun("go")
-    first, second = (asked["interrupt_id"] for asked in paused.interrupts)
-    again = await main.aresume("b", result=paused, interrupt_id=second)
-    assert [asked["interrupt_id"] for asked in again.interrupts] == [first]
-    assert (await main.aresume("a", result=again)).value == ["a", 4, "b"]
-    assert runs["double 2"] == 1
-
-
-@pytest.mark.spec("OURS-24")
-async def test_a_pause_lets_what_runs_finish_and_begins_nothing(inline: Runtime) -> None:
-    asked = asyncio.Event()
-
-    @task
-    async def slow() -> str:
-        runs["slow"] += 1
-        await asked.wait()
-        return "slow"
-
-    async def chain() -> str:
-        await slow()
-        return str(await double(1))
-
-    @entrypoint
-    async def main() -> list[Any]:
-        asyncio.get_running_loop().call_later(0.01, asked.set)
-        return list(await asyncio.gather(chain(), asyncio.gather(chain(), ask("Go on?"))))
-
-    paused = await main.arun("go")
-    assert [done.step for done in paused.members] == ["slow-1", "slow-2"]
-    assert (await main.aresume("yes", result=paused)).value == ["2", ["2", "yes"]]
-    assert runs == {"slow": 2, "double 1": 2}
-
-
-async def image(url: str, to: str) -> None:
-    """Store at ``to`` what a process that was killed now would have left at ``url``."""
-    store, other = open_store(url), open_store(to)
-    await store.open()
-    await other.open()
-    found = restore(await store.load("t"))
-    assert found is not None
-    save, _ = build_save(found.state, store=to, thread_id="t", checkpoint_id="c1", created_at=1.0)
-    await other.save([save])
-    await store.close()
-    await other.close()
-
-
-@pytest.mark.spec("PAT-64", "OURS-24")
-@pytest.mark.parametrize("idempotent", [True, False])
-async def test_after_a_crash_no_task_that_had_ended_runs_again(inline: Runtime, tmp_path: Path, idempotent: bool) -> None:
-    url, crashed = f"sqlite:///{tmp_path}/t.db", f"sqlite:///{tmp_path}/crashed.db"
-
-    @task(idempotent=idempotent)
-    async def crash(n: int) -> int:
-        runs["crash"] += 1
-        if n == 2 and runs["crash"] == 2:
-            await image(url, crashed)
-        return n
-
-    async def body() -> Any:
-        doubled = await asyncio.gather(*(double(n) for n in range(4)))
-        try:
-            return [doubled, await crash(1), await crash(2)]
-        except MemberFailed as error:
-            return error.message
-
-    main = entrypoint(checkpointer=url)(body)
-    assert (await main.arun("go", thread_id="t")).value == [[0, 2, 4, 6], 1, 2]
-    again = await entrypoint(checkpointer=crashed)(body).continue_turn("t")
-    assert [runs[f"double {n}"] for n in range(4)] == [1, 1, 1, 1]
-    if idempotent:
-        assert (again.value, runs["crash"]) == ([[0, 2, 4, 6], 1, 2], 3)
-    else:
-        assert "crash: OutcomeUnknown" in again.value and runs["crash"] == 2
-
-
-async def test_a_turn_that_failed_is_continued_where_it_failed(inline: Runtime, tmp_path: Path) -> None:
-    @task
-    async def flaky() -> str:
-        runs["flaky"] += 1
-        if runs["flaky"] == 1:
-            raise OSError("not yet")
-        return "at last"
-
-    @entrypoint(checkpointer=f"sqlite:///{tmp_path}/t.db")
-    async def main() -> list[Any]:
-        return [await double(5), await flaky()]
-
-    assert not (await main.arun("go", thread_id="t")).success
-    result = await main.continue_turn("t")
-    assert (result.value, runs["double 5"], runs["flaky"]) == ([10, "at last"], 1, 2)
-
-
-async def test_a_group_whose_task_failed_is_the_same_when_it_is_played_again(inline: Runtime, tmp_path: Path) -> None:
-    @task
-    async def hang() -> None:
-        await asyncio.Event().wait()
-
-    @entrypoint(checkpointer=f"sqlite:///{tmp_path}/t.db", cancel_grace_seconds=0.01)
-    async def main() -> list[Any]:
-        problems: list[str] = []
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(hang())
-                group.create_task(fail("x"))
-        except* MemberFailed as group_error:
-            problems += [str(error) for error in group_error.exceptions]
-        return [problems, await ask("Again?")]
-
-    paused = await main.arun("go", thread_id="t")
-    assert paused.stop_reason == "interrupted"
-    assert (await main.aresume("no", thread_id="t")).value == [["fail: ValueError: x"], "no"]
-
-
-async def test_a_cancelled_run_cancels_its_tasks_and_body(inline: Runtime) -> None:
-    begun, ended = asyncio.Event(), asyncio.Event()
-
-    @task
-    async def hang() -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    unwound = threading.Event()
-
-    @entrypoint
-    def main() -> None:
-        call: Any = hang()
-        try:
-            call.result()
-        finally:
-            unwound.set()
-
-    running = asyncio.ensure_future(main.arun("go"))
-    await begun.wait()
-    main.cancel()
-    assert ((await running).stop_reason, ended.is_set()) == ("cancelled", True)
-    assert await asyncio.to_thread(unwound.wait, 20)
+# what is seen of it
 
 
 async def test_events_name_the_steps_and_steps_of_steps(inline: Runtime) -> None:

@@ -14,7 +14,7 @@ import cloudpickle
 import httpx
 import pytest
 
-from umbel import Agent, Runtime
+from umbel import Agent, Runtime, interrupt
 from umbel.cluster.fleet import Fleet
 from umbel.errors import ConfigurationError, ToolTimeout
 from umbel.patterns.drawing import draw_ascii
@@ -121,6 +121,18 @@ async def test_what_keeps_it_from_answering_is_its_failure(office: SimpleNamespa
         assert len(office.asked) == 3
         nobody = await Clerk("http://127.0.0.1:1/").arun("x", runtime=inline)
         assert not nobody.success and "ConnectError" in str(nobody.error)
+
+
+async def test_it_may_ask_a_person_first(office: SimpleNamespace) -> None:
+    class Careful(Clerk):
+        async def ask(self, prompt: str, *, metadata: Mapping[str, Any]) -> Any:
+            return await super().ask(f"{prompt}: {interrupt('Ask them?')}", metadata=metadata)
+
+    async with Runtime(inline=True) as inline:
+        both = Sequential([Careful(f"{office.url}/echo")])
+        paused = await both.arun("x", runtime=inline)
+        assert paused.interrupts[0]["question"] == "Ask them?" and not office.asked
+        assert (await both.aresume("yes", result=paused, runtime=inline)).final_output == "X: YES"
 
 
 async def test_retries_and_timeouts(office: SimpleNamespace) -> None:

@@ -33,6 +33,7 @@ def agent(name, *turns, **settings):
 loud = agent("loud", tool_call("shout", word="hey"), text("HEY"), tools=[shout])
 report = sequential(parallel(agent("ann"), loud, name="panel"), agent("editor"), name="report")
 broken = sequential(agent("ann"), agent("bob", error("no paper")), name="broken")
+kept = sequential(agent("ann"), agent("bob", error("no paper")), checkpointer="sqlite:///threads.db")
 boss = agent("boss", tools=[loud.as_tool(), shout])
 
 
@@ -178,6 +179,15 @@ def test_a_table_of_many_members_is_cut(umbel: Umbel) -> None:
     done = umbel("run", "100", "--agent", "cli_patterns:many")
     assert done.stdout == "9900\n"
     assert len(done.stderr.splitlines()) == 32 and "and 70 more" in done.stderr
+
+
+def test_the_thread_of_a_pattern_lists_its_steps(umbel: Umbel) -> None:
+    store = ("--store", "sqlite:///threads.db")
+    umbel("run", "Go", "--agent", "cli_patterns:kept", "--thread", "t-1")
+    shown = umbel("threads", "show", "t-1", *store).stdout
+    assert "  step 0.ann completed: ann says so.\n    Indeed.\n  step 1.bob failed: no paper\n" in shown
+    assert umbel("threads", "list", *store).stdout.count("t-1") == 1, "the members' threads are not listed"
+    assert "t-1#1.0.ann" in umbel("threads", "list", "--members", *store).stdout
 
 
 # fleet
