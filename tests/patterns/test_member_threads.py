@@ -39,7 +39,7 @@ async def every(pattern: Pattern) -> list[str]:
     return [thread.thread_id async for thread in pattern.threads.every()]
 
 
-@pytest.mark.spec("OURS-24", "MEM-46")
+@pytest.mark.spec("OURS-24")
 async def test_lists_show_the_patterns_thread_and_not_those_of_its_members(store: str) -> None:
     pattern = nested(store)
     for name in ("t", "u", "zz"):

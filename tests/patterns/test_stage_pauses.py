@@ -189,7 +189,7 @@ async def test_another_process_sees_the_pause_and_answers_it(store: str) -> None
         assert (await other.aresume("three", thread_id="t")).value == ["a: one", "b: three", "c said"]
 
 
-@pytest.mark.spec("OURS-3", "EVT-30")
+@pytest.mark.spec("OURS-3")
 async def test_a_pause_is_told_at_every_level(here: Runtime, store: str) -> None:
     pattern = Sequential([asks("a")], checkpointer=store)
     events = [event async for event in pattern.run("go", thread_id="t")]

@@ -208,7 +208,7 @@ async def test_metrics_are_those_of_the_tree() -> None:
 # events
 
 
-@pytest.mark.spec("OURS-24", "PAT-16", "EVT-1")
+@pytest.mark.spec("OURS-24", "PAT-16")
 async def test_events_are_a_tree_of_runs_each_numbered_without_a_gap() -> None:
     pattern = nested(Gate())
     pattern.members["middle"].members["inner"].members["slow"].config.model.open.set()
@@ -226,7 +226,7 @@ async def test_events_are_a_tree_of_runs_each_numbered_without_a_gap() -> None:
     assert [(end.step, end.status, end.result) for end in ends][1] == ("1.never", "completed", "never said")
 
 
-@pytest.mark.spec("OURS-24", "EVT-9")
+@pytest.mark.spec("OURS-24")
 async def test_tokens_of_members_are_streamed() -> None:
     pattern = Sequential([Sequential([says("a", "one two three")], name="inner")])
     quiet = [event async for event in pattern.run("go")]
@@ -236,7 +236,7 @@ async def test_tokens_of_members_are_streamed() -> None:
     assert texts == ["", "one two three"]
 
 
-@pytest.mark.spec("OURS-24", "API-1")
+@pytest.mark.spec("OURS-24")
 async def test_the_callers_callback_sees_the_tree_and_its_error_cancels_it() -> None:
     seen: list[Event] = []
     await Sequential([says("a")], callback_handler=seen.append).arun("go")
