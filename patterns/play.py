@@ -102,11 +102,14 @@ class Play:
         _current.set(None)  # what the step runs in this process is not the body
         try:
             result = await carry_out()
-        except (asyncio.CancelledError, TimeoutError):  # the body gives it up, or had done so when it was played before
+        except asyncio.CancelledError:
             fact["status"] = "cancelled"
             raise
         except Exception as error:
-            self.broken = self.broken or error
+            if type(error) is TimeoutError:  # the body had given it up when it was played before
+                fact["status"] = "cancelled"
+            else:
+                self.broken = self.broken or error
             raise
         finally:
             _current.set(self)

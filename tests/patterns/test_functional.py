@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from umbel import Agent, Runtime
+from umbel import Agent, Runtime, tool
 from umbel.errors import ConfigurationError, DefinitionError, InvalidArguments, MemberFailed, RunError, StoreUnavailable
 from umbel.events import MemberEvent, StepCompleteEvent
 from umbel.patterns.functional import ask, entrypoint, step, task
 from umbel.patterns.pipeline import Sequential
-from umbel.testing import ScriptedModel, tool_call
+from umbel.testing import ScriptedModel, text, tool_call
 
 from .tasks import double, fail, runs, step_names, writer
 
@@ -123,6 +123,33 @@ async def test_runs_at_the_same_time_never_mix(inline: Runtime) -> None:
     for who, result in enumerate(results):
         assert result.value == [f"{who}.{turn}" for turn in range(3)]
         assert step_names(result) == [(f"meet-{n}", "completed") for n in (1, 2, 3)]
+
+
+@pytest.mark.spec("PAT-65")
+async def test_what_members_and_tasks_call_is_no_step_of_the_body(inline: Runtime) -> None:
+    class Calling(ScriptedModel):
+        async def complete(self, messages: Any, tools: Any = None, **settings: Any) -> Any:
+            assert await double(1) == 2
+            return await super().complete(messages, tools, **settings)
+
+    @tool
+    async def calls() -> str:
+        """Call a task."""
+        return str(await double(2))
+
+    @task
+    async def nested(n: int) -> int:
+        return await double(n)
+
+    member = Agent(Calling([tool_call("calls"), text("done")]), tools=[calls], name="member")
+
+    @entrypoint
+    async def main() -> int:
+        first, n = await asyncio.gather(step(member, "go"), nested(4))
+        return n + len(first.text)
+
+    result = await main.arun("go")
+    assert (result.value, step_names(result)) == (12, [("member-1", "completed"), ("nested-1", "completed")])
 
 
 async def test_entrypoints_call_each_other_and_members_of_patterns(inline: Runtime) -> None:
