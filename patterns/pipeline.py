@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..actors.runnable import Runnable
+from ..protocol.codec import plain as json_value
 from ..protocol.errors import CapReached, ConfigurationError
 from ..protocol.events import PatternEvent
 from ..protocol.patterns import Ending, MemberResult
@@ -105,7 +106,8 @@ class Parallel(Pattern):
         members: outputs are in their order; a failed one has ``""``.
         merge: what makes one output of them: ``concatenate`` those that are not empty, the ``last`` member's, all as a
             ``list``, the most frequent answer (``vote``, compared without case and outer blanks; the first of equals wins),
-            a function of the list of outputs, or an agent that gets them all.
+            a function of the list of outputs, or an agent that gets them all. What is no text is the ``value``, and the final
+            output is its JSON text.
         separator: between outputs that are concatenated.
         prompts: prompts of single members by name or index, with ``{task}``; a run's ``metadata["prompts"]`` wins over them.
         **settings: of :class:`Pattern`. With ``on_error="continue"`` it succeeds if any member does; all run in any case.
@@ -156,7 +158,10 @@ class Parallel(Pattern):
         merged = await self._merged(stage, outputs)
         if isinstance(merged, Ending):
             return merged
-        return ending.evolve(final_output=merged if isinstance(merged, str) else str(merged), value=_value(merged))
+        if isinstance(merged, str):
+            return ending.evolve(final_output=merged)
+        value = json_value(merged, f"{self.title}: what merge gave")
+        return ending.evolve(final_output=json.dumps(value, ensure_ascii=False), value=value)
 
     async def _merged(self, stage: Stage, outputs: list[str]) -> Any:
         """One output of all; an ending when the agent that merges failed."""
@@ -315,10 +320,6 @@ def _by_name(prompts: Any, names: list[str], make: Callable[[str], Any]) -> dict
             raise ConfigurationError(f"there is a prompt for {key!r}, but no such member; there are: {', '.join(names)}")
         found[name] = make(text)
     return found
-
-
-def _value(merged: Any) -> Any:
-    return None if isinstance(merged, str) else merged
 
 
 __all__ = ["Loop", "Parallel", "Sequential", "Template", "as_text", "loop", "parallel", "plain", "sequential", "vote"]

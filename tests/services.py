@@ -8,7 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-PACKAGES = {"initdb": "postgresql", "postgres": "postgresql", "redis-server": "redis-server", "node": "nodejs"}
+PACKAGES = {
+    "dot": "graphviz",
+    "initdb": "postgresql",
+    "postgres": "postgresql",
+    "redis-server": "redis-server",
+    "node": "nodejs",
+}
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ MAX_CHARACTERS = 256
 MEMBER_OF = "member_of"  # of a member of a pattern: the pattern's thread
 SEGMENT_FACTS = frozenset({"segment", "ending", "model_calls", "ends", "segment_onto", "segment_saves"})
 RUNTIME_FACTS = SEGMENT_FACTS | {MEMBER_OF, "run_id", "finished", "reason", "updated_from", "forked_from", "forked_checkpoint"}
-_NOT_KEPT = EPHEMERAL_KEYS | {ITERATION_SAVES}
+_NOT_KEPT = EPHEMERAL_KEYS | {ITERATION_SAVES, MEMBER_OF}
 
 
 def searchable(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from ...protocol.results import Metrics, RunOutcome
 from ...protocol.state import AgentState
 from ..checkpoints.delta import restore
 from ..recovering import recovering
-from ..threads import SEPARATOR, Threads
+from ..thread_list import SEPARATOR
+from ..threads import Threads
 from .asking import ask_checkpointer
 from .children import SPENT, unrun
 from .purse import purse_of

@@ -60,6 +60,7 @@ class Progress:
         self._keys: set[str] = set()
         self._tasks: dict[str, asyncio.Task[MemberResult]] = {}
         self._unwanted: set[str] = set()
+        self._fingerprints: dict[str, str] = {}
         self._unsaved: list[Message] = []
         self._ended: list[tuple[MemberResult, dict[str, bool]]] = []
         self._asked: dict[str, list[PendingInterrupt]] = {}
@@ -80,10 +81,18 @@ class Progress:
             raise RunError(f"{self.pattern.title} has two steps with the key {key!r}: each needs one of its own")
         self._keys.add(key)
 
-    async def _step(self, key: str, member: str, perform: Perform) -> MemberResult:
-        """One step: recorded, or carried out now."""
+    async def _step(self, key: str, member: str, perform: Perform, asked: str = "") -> MemberResult:
+        """One step: recorded, or carried out now.
+
+        Args:
+            key: of the step.
+            member: whose step it is.
+            perform: carries it out.
+            asked: stands for what it is asked, where it can be asked again without harm: a judge, a router, a merger.
+        """
         self._take_key(key)
-        if self.log.knows(key):
+        self._fingerprints[key] = asked
+        if self.log.knows(key, asked):
             return await self.log.recall(key)
         waiting = self._asked.get(key)
         if waiting:
@@ -216,7 +225,7 @@ class Progress:
         for result, marks in self._ended:
             self._tell(result)
             told = (self.run.request.run_id, self.run.seq) if self.run.watched else None
-            self._unsaved.append(result_record(result, told, **marks))
+            self._unsaved.append(result_record(result, told, asked=self._fingerprints.get(result.step, ""), **marks))
         self._ended = []
 
     def flush(self) -> None:

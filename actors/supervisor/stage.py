@@ -39,7 +39,7 @@ from .member import run_member
 from .progress import Progress, StepPaused
 from .purse import purse_of
 from .slot import Slot
-from .steps import past_results, record
+from .steps import fingerprint, past_results, record
 
 T = TypeVar("T")
 
@@ -135,7 +135,8 @@ class Stage(Progress):
         async def perform(step: str) -> MemberResult:
             return await run_member(self, step, member, found, fields, full=full, calls=calls)
 
-        return await self._step(key or member, member, perform)
+        asked = fingerprint(prompt, values) if member in self.pattern.auxiliary else ""
+        return await self._step(key or member, member, perform, asked)
 
     async def function(
         self,

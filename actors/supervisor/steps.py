@@ -11,6 +11,8 @@ in the same order: steps that ran side by side end in the order in which they ha
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import logging
 from collections import deque
 from collections.abc import Iterable
@@ -35,13 +37,19 @@ def record(kind: Kind, key: str, text: str = "", name: str | None = None, **fact
     )
 
 
-def result_record(result: MemberResult, told: tuple[str, int] | None = None, **marks: bool) -> Message:
-    """The message that holds a step's result, and which event tells it (segment, number).
+def fingerprint(*asked: Any) -> str:
+    """Stands for what a step was asked: JSON values."""
+    return hashlib.blake2b(json.dumps(asked, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
+
+
+def result_record(result: MemberResult, told: tuple[str, int] | None = None, *, asked: str = "", **marks: bool) -> Message:
+    """The message that holds a step's result, which event tells it (segment, number), and what was asked.
 
     ``unwanted=True``: the program gave the step up.
     """
     facts = result.model_dump(mode="json", exclude={"step", "member", "text"}, exclude_defaults=True)
     facts |= {"told": told} if told is not None else {}
+    facts |= {"asked": asked} if asked else {}
     return record("result", result.step, result.text, result.member, **facts, **marks)
 
 
@@ -52,7 +60,7 @@ def spent_record(key: str, metrics: Metrics) -> Message:
 
 def result_of(message: Message) -> MemberResult:
     """The result that a message holds."""
-    own = {"kind", "key", "told", "unwanted"}
+    own = {"kind", "key", "told", "asked", "unwanted"}
     facts = {name: value for name, value in message.metadata[STEP].items() if name not in own}
     return MemberResult(step=message.metadata[STEP]["key"], member=message.name or "", text=message.content or "", **facts)
 
@@ -121,6 +129,7 @@ class StepLog:
         self._met: dict[str, Any] = {}
         self._earlier: dict[str, Any] = {}
         self._known: dict[str, MemberResult] = {}
+        self._doubtful: dict[str, str] = {}  # what steps were asked that ended after one that is tried again
         self._unwanted: set[str] = set()
         for message in self.records[: len(self.records) - len(records)]:
             if message.metadata[STEP]["kind"] == "value":
@@ -148,19 +157,24 @@ class StepLog:
             result = result_of(message)
             if "told" in facts:
                 self.ends.append((*facts["told"], result))
-            self._read_result(result, again, unwanted=bool(facts.get("unwanted")))
+            self._read_result(result, again, facts.get("asked", ""), unwanted=bool(facts.get("unwanted")))
 
-    def _read_result(self, result: MemberResult, again: bool, *, unwanted: bool) -> None:
+    def _read_result(self, result: MemberResult, again: bool, asked: str, *, unwanted: bool) -> None:
         key = result.step
         self.begun.discard(key)
         self.spent.pop(key, None)
         self._known.pop(key, None)
         self.totals.append(result)
-        if unwanted:
-            self._unwanted.add(key)
-        if not again or result.success or unwanted or result.status == "skipped":
+        self._unwanted.discard(key)
+        after_failure = bool(self._doubtful)
+        if not again or result.success or result.status == "skipped" or (unwanted and not after_failure):
             self._known[key] = result
+            if unwanted:
+                self._unwanted.add(key)
+            if after_failure:
+                self._doubtful[key] = asked
             return
+        self._doubtful[key] = ""
         if result.stop_reason not in REPEATABLE:
             self.taken[key] = len(self.answers.get(key, ()))
             self.given_up[key] = self.given_up.get(key, 0) + 1
@@ -187,8 +201,16 @@ class StepLog:
         """The value of that key that the program has met in this turn so far, or else the newest of earlier turns, or None."""
         return self._met.get(key, self._earlier.get(key))
 
-    def knows(self, key: str) -> bool:
-        """Whether a step's result is recorded."""
+    def knows(self, key: str, asked: str = "") -> bool:
+        """Whether a step's result is recorded.
+
+        A judge's, say, that ended after a step which is tried again does not count if it is ``asked`` something else now.
+        """
+        if asked and key in self._known and self._doubtful.get(key, "") not in {"", asked}:
+            del self._known[key]
+            self._order = deque(other for other in self._order if other != key)
+            self.taken[key] = len(self.answers.get(key, ()))
+            self.given_up[key] = self.given_up.get(key, 0) + 1
         return key in self._known
 
     def pass_over(self, keys: Iterable[str]) -> None:

@@ -342,10 +342,11 @@ async def would_go(threads: Threads, keep: int | None, older_than: float | None)
     """What a collection would free, as far as the list of threads tells: unused texts and old tombstones are not counted."""
     now = time.time()
     gone = folded = freed = 0
+    spared = set() if older_than is None else {one async for one in threads.needed_members(now - older_than)}
     async for thread in threads.every():
         if thread.owner is not None:
             continue
-        if older_than is not None and thread.updated_at < now - older_than:
+        if older_than is not None and thread.updated_at < now - older_than and thread.thread_id not in spared:
             gone += 1
             folded += thread.checkpoints
             freed += thread.bytes

@@ -1,4 +1,4 @@
-"""Patterns of every kind, three patterns deep, whose members have real effects, while the processes under them are killed."""
+"""Patterns of every kind, three patterns deep, whose members have real effects and ask a person, while processes are killed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from umbel import Agent, Runtime, loop, parallel, sequential
-from umbel.events import Event, MemberEvent, ToolCompleteEvent
+from umbel import Agent, Runtime, ToolContext, loop, parallel, sequential, tool
+from umbel.actors.threads import Threads
+from umbel.events import InterruptEvent, TerminateEvent
 from umbel.patterns.pattern import Pattern
 from umbel.testing import ScriptedModel, text, tool_call, tool_calls
 
@@ -23,17 +24,25 @@ from .killer import ROLES, Killer, Timeline
 
 SCRIPT = [
     tool_calls(("charge", {"step": 1}), ("look_up", {"step": 1})),
+    tool_call("agree"),
     tool_calls(("ship", {"step": 2}), ("render", {"step": 2})),
     tool_call("charge", step=3),
     text("subject is done"),
 ]
+ENDS = (TerminateEvent, InterruptEvent)  # what a stream ends with
 STRIDE = (6, 20)  # rows of effects between two kills
 Make = Callable[..., Pattern]
 
 
+@tool(idempotent=True)
+async def agree(ctx: ToolContext) -> str:
+    """Ask a person."""
+    return str(ctx.interrupt("Go on?"))
+
+
 def deep() -> Pattern:
     """A member that is a pattern of a pattern of a pattern; at the bottom somebody works."""
-    worker = Agent(ScriptedModel(SCRIPT, delay=0.02), TOOLS, name="subject")
+    worker = Agent(ScriptedModel(SCRIPT, delay=0.02), [*TOOLS, agree], name="subject")
     beside = Agent(ScriptedModel([tool_call("look_up", step=0), text("beside is done")]), TOOLS, name="beside")
     inner = parallel(beside, worker, name="inner")
     return sequential(Agent(ScriptedModel([text("before is done")]), name="before"), loop(inner, until=bool, name="middle"))
@@ -49,7 +58,7 @@ class PatternScenario:
         kills: processes that are killed; runs are begun as long as not all were.
         seed: decides whom and when.
         deadline: seconds after which somebody waits for ever.
-        unknown: by task and tool the calls of which nobody knows what they did.
+        unknown: by task and tool, of how many calls nobody knows what they did.
     """
 
     kinds: Mapping[str, Make]
@@ -59,9 +68,14 @@ class PatternScenario:
     deadline: float
     timeline: Timeline = field(default_factory=Timeline)
     witness: Witness = field(default_factory=Witness)
-    unknown: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
+    unknown: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     killed: dict[str, int] = field(default_factory=dict)
     runs: int = 0
+
+    @property
+    def store(self) -> str:
+        """URL of the store."""
+        return f"sqlite:///{self.folder / 'threads.db'}"
 
     async def play(self, runtime: Runtime) -> None:
         """Run, kill, and check every rule. A failure says with which seed, and what happened.
@@ -74,6 +88,7 @@ class PatternScenario:
         try:
             async with asyncio.timeout(self.deadline):
                 effects = await self._play(runtime)
+                await self._read_unknown(runtime)
             self._check(effects, expected)
         except BaseException as error:  # whatever it was: it is raised again, with what is needed to see it again
             error.add_note(f"seed {self.seed} (UMBEL_CHAOS_SEED={self.seed}); timeline:\n{self.timeline}\n{self.killed}")
@@ -102,34 +117,40 @@ class PatternScenario:
         number = 0
         while number == 0 or not killing.done():
             task = f"{kind} {number}"
-            result = await self._run(runtime, kind, task, effects, f"sqlite:///{self.folder / 'threads.db'}")
+            result = await self._run(runtime, kind, task, effects, self.store)
             assert result.success, f"{task}: {result.stop_reason} {result.error} {[step.problem for step in result.members]}"
             number, self.runs = number + 1, self.runs + 1
 
     async def _run(self, runtime: Runtime, kind: str, task: str, effects: Path, store: str) -> Any:
         pattern = self.kinds[kind](deep(), checkpointer=store)
-        pattern.callback_handler = lambda event: self.hear(task, event)
-        metadata = {"task_id": task, "effects": str(effects)}
-        return await pattern.arun("Go.", thread_id=task.replace(" ", "-"), metadata=metadata, runtime=runtime)
+        pattern.callback_handler = lambda event: self.witness.hear(event, time.monotonic_ns())
+        metadata, thread = {"task_id": task, "effects": str(effects)}, task.replace(" ", "-")
+        result: Any = await pattern.arun("Go.", thread_id=thread, metadata=metadata, runtime=runtime)
+        while result.stop_reason == "interrupted":
+            answers = {asked["interrupt_id"]: "yes" for asked in result.interrupts}
+            result = await pattern.aresume(answers=answers, thread_id=thread, runtime=runtime)
+        return result
 
-    def hear(self, task: str, event: Event) -> None:
-        """An event of a task's run, maybe one of a run inside it."""
-        self.witness.hear(event, time.monotonic_ns())
-        inner = event.innermost if isinstance(event, MemberEvent) else event
-        if isinstance(inner, ToolCompleteEvent) and inner.code in UNKNOWN | {"cancelled"}:
-            self.unknown[task, inner.tool_name].add(inner.tool_call_id)
+    async def _read_unknown(self, runtime: Runtime) -> None:
+        """What the members' threads say of calls of which nobody knows what they did."""
+        threads = Threads(self.store, runtime.ask_checkpointer)
+        async for thread in threads.every():
+            state = await threads.get_state(thread.thread_id)
+            lost = [done.tool_name for done in state.tool_executions if done.code in UNKNOWN | {"cancelled"}]
+            self.unknown[thread.thread_id.partition("#")[0].replace("-", " ")] += Counter(lost)
 
     def _check(self, effects: Effects, expected: Mapping[str, Counter[str]]) -> None:
         invariants.streams_are_gapless(self.witness)
-        invariants.no_run_is_lost(self.witness)
+        cut_off = [events for events in self.witness.events.values() if not isinstance(events[-1], ENDS)]
+        assert not cut_off, f"{len(cut_off)} streams were lost, one of them after {cut_off[0][-1]}"
         invariants.nothing_final_happens_twice(effects)
         final = {row.tool for row in effects.rows if not row.idempotent}
         for task in sorted({row.task for row in effects.rows}):
             begun, once = _begun(effects, task), expected[task.partition(" ")[0]]
-            for tool in once:
-                unknown = len(self.unknown[task, tool])
-                assert begun[tool] + unknown >= once[tool], f"{task}: {tool} was lost: {begun}, {unknown} unknown"
-                assert tool not in final or begun[tool] <= once[tool], f"{task}: {tool} was repeated: {begun}"
+            for name in once:
+                unknown = self.unknown[task][name]
+                assert begun[name] + unknown >= once[name], f"{task}: {name} was lost: {begun}, {unknown} unknown"
+                assert name not in final or begun[name] <= once[name], f"{task}: {name} was repeated: {begun}"
 
 
 def _begun(effects: Effects, task: str) -> Counter[str]:

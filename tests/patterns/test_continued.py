@@ -12,6 +12,7 @@ import pytest
 
 from umbel import Agent, Runtime, ToolContext, tool
 from umbel.errors import ModelError, NotPaused, RunFailed
+from umbel.events import StepCompleteEvent
 from umbel.patterns.pattern import Pattern
 from umbel.patterns.pipeline import Loop, Parallel, Sequential
 from umbel.testing import ScriptedModel, error, text, tool_call, validate_history
@@ -85,6 +86,62 @@ async def test_a_member_goes_on_where_it_failed_and_its_tokens_count_once(here: 
     assert result.metrics.total_tokens == leaf.metrics.total_tokens
     state = await again.get_state("t#1.0.inner#1.0.m")
     validate_history(state.messages)
+
+
+@pytest.mark.spec("OURS-24", "OURS-25")
+async def test_a_judge_is_asked_again_about_what_has_changed_and_nobody_else(here: Runtime, store: str) -> None:
+    flaky = Flaky(text("b said"))
+    done: list[str] = []
+
+    def works(name: str) -> Agent:
+        def answer(seen: Any) -> Any:
+            done.append(name)
+            return text(f"{name}({str(seen[-1].content).count('said')})")
+
+        return Agent(ScriptedModel([answer]), name=name)
+
+    async def play(stage: Any) -> Any:
+        results = await stage.side_by_side([stage.call("first", "go"), stage.call("b", "go")])
+        same = await stage.call("same", "go")
+        judge = await stage.call("judge", " ".join(result.text for result in results))
+        last = await stage.call("last", judge.text)
+        if not results[1].success:
+            raise LookupError("no b")
+        return [same.text, judge.text, last.text]
+
+    members = {"first": works("first"), "b": Agent(flaky), "last": works("last")}
+    pattern = Program(play, members, auxiliary={"same": works("same"), "judge": works("judge")}, checkpointer=store)
+    with pytest.raises(RunFailed):
+        await pattern.arun("go", thread_id="t")
+    assert done == ["first", "same", "judge", "last"]
+    flaky.broken = False
+    result = await pattern.continue_turn("t")
+    assert result.value == ["same(0)", "judge(1)", "last(0)"] and done == ["first", "same", "judge", "last", "judge"]
+    assert result.metrics.model_calls == 6 and len(result.members) == 5
+
+
+@pytest.mark.spec("OURS-24", "OURS-25")
+async def test_a_race_that_nobody_won_is_run_again(here: Runtime, store: str) -> None:
+    flaky, gate = Flaky(text("fast")), Gate(text("slow"))
+
+    async def play(stage: Any) -> Any:
+        running = [asyncio.ensure_future(stage.call(name, "go")) for name in ("fast", "slow")]
+        ended, left = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left)
+        [winner] = [task.result() for task in ended]
+        if not winner.success:
+            raise LookupError("nobody won")
+        return winner.text
+
+    pattern = Program(play, {"fast": Agent(flaky), "slow": Agent(gate)}, checkpointer=store)
+    with pytest.raises(RunFailed):
+        await pattern.arun("go", thread_id="t")
+    gate.open.set()
+    again = Program(play, {"fast": Agent(Gate()), "slow": Agent(gate)}, checkpointer=store)
+    result = await again.continue_turn("t")
+    assert result.value == "slow" and gate.calls == 2
 
 
 @pytest.mark.spec("OURS-24", "OURS-25")
@@ -308,7 +365,6 @@ async def test_a_function_that_asked_is_no_function_that_was_running(tmp_path: P
         assert (await pattern.aresume("yes", thread_id="t")).value == ["yes", "let"]
 
 
-@pytest.mark.case(14)
 @pytest.mark.spec("OURS-18", "OURS-22", "OURS-24")
 async def test_what_is_told_is_stored(tmp_path: Path) -> None:
     """Whatever a watcher has heard of a step's end, a process that comes after a crash knows, too."""
@@ -318,7 +374,7 @@ async def test_what_is_told_is_stored(tmp_path: Path) -> None:
     pattern = Sequential([agent("a", 1), Parallel([agent("b", 1), agent("c", 1)], name="p")], checkpointer=effects.store)
     async with inline():
         async for event in pattern.run("go", thread_id="t"):
-            if event.event_type == "step_complete":
+            if isinstance(event, StepCompleteEvent):
                 heard.append((event.step, copy_of(tmp_path / "threads.db", tmp_path / f"copy-{len(heard)}.db")))
     assert [step for step, _ in heard] == ["0.a", "1.p"]
     for number, (_, store) in enumerate(heard):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -225,6 +227,17 @@ def test_images_are_made_by_graphviz(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("umbel.patterns.drawing.draw_dot", lambda what: "broken")
     with pytest.raises(ConfigurationError, match="dot ended with 1: syntax error"):
         draw_image(report())
+
+
+def test_graphviz_reads_what_is_drawn(require_service: Callable[[str], str]) -> None:
+    require_service("dot")
+    inner = Sequential([agent('a "quoted" <name>'), Sequential([agent("b")], name="deep")], name="in{ner}")
+    pattern = Sequential([agent("first"), inner, agent("last")], name="outer")
+    svg = ET.fromstring(draw_image(pattern))
+    texts = {element.text for element in svg.iter() if element.tag.endswith("text")}
+    assert {"first", "last", "b"} <= texts
+    assert any('a "quoted" <name>' in (text or "") for text in texts), texts
+    assert draw_image(pattern, "png").startswith(b"\x89PNG")
 
 
 def test_what_cannot_be_drawn_says_so() -> None:

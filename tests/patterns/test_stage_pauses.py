@@ -89,6 +89,16 @@ async def test_several_pauses_are_answered_at_once_and_a_bare_answer_is_refused(
     assert (await pattern.aresume("three", thread_id="t")).value == ["a: one", "b: three", "c said"]
 
 
+@pytest.mark.spec("OURS-2", "OURS-15", "OURS-24")
+async def test_two_people_answer_at_the_same_moment(here: Runtime, store: str) -> None:
+    pattern = trio().stored_in(store)
+    paused = await pattern.arun("go", thread_id="t")
+    given = [("one", id_of(paused, "a?")), ("two", id_of(paused, "b1?"))]
+    results = await asyncio.gather(*(pattern.aresume(answer, thread_id="t", interrupt_id=asked) for answer, asked in given))
+    assert [set(named(result).values()) for result in results] == [{"b1?"}, {"b2?"}], "one after the other"
+    assert (await pattern.aresume("three", thread_id="t")).value == ["a: one", "b: three", "c said"]
+
+
 @pytest.mark.spec("OURS-2", "OURS-24")
 async def test_a_member_that_asks_two_things_at_once_goes_on_when_it_has_both_answers(here: Runtime, store: str) -> None:
     both = tool_calls(("ask_person", {"question": "x?"}), ("ask_person", {"question": "y?"}))
@@ -179,7 +189,7 @@ async def test_another_process_sees_the_pause_and_answers_it(store: str) -> None
         assert (await other.aresume("three", thread_id="t")).value == ["a: one", "b: three", "c said"]
 
 
-@pytest.mark.spec("OURS-3", "EVT-30")
+@pytest.mark.spec("OURS-3")
 async def test_a_pause_is_told_at_every_level(here: Runtime, store: str) -> None:
     pattern = Sequential([asks("a")], checkpointer=store)
     events = [event async for event in pattern.run("go", thread_id="t")]

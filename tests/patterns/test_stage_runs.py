@@ -16,7 +16,7 @@ from umbel.patterns.pipeline import Loop, Parallel, Sequential
 from umbel.protocol.messages import Usage
 from umbel.testing import ScriptedModel, error, text, tool_call
 
-from .programs import Gate, Program, says
+from .programs import Gate, Program, inline, says
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -90,6 +90,22 @@ async def test_a_cancelled_pattern_says_what_its_members_did_and_counts_it(store
     gate.open.set()
     again = await pattern.continue_turn("t")
     assert again.success and again.metrics.model_calls == 5 and gate.calls == 2
+
+
+@pytest.mark.case(14)
+@pytest.mark.spec("OURS-5", "OURS-24")
+async def test_a_cancel_does_not_wait_for_events_that_nobody_has_read() -> None:
+    gate = Gate()
+    talker = says("talker", " ".join(["word"] * 10_000))
+    pattern = Sequential([Sequential([talker, Agent(gate, name="slow")], name="inner"), says("never")])
+    seen: list[Event] = []
+    async for event in pattern.run("go", stream_tokens=True):
+        seen.append(event)
+        if len(seen) == 10:
+            await gate.came.wait()  # by now all of the words are buffered
+            pattern.cancel()
+    assert isinstance(seen[-1], TerminateEvent) and seen[-1].reason == "cancelled" and len(seen) == 11
+    assert gate.stopped == 1
 
 
 @pytest.mark.spec("OURS-5", "OURS-24")
@@ -192,7 +208,7 @@ async def test_metrics_are_those_of_the_tree() -> None:
 # events
 
 
-@pytest.mark.spec("OURS-24", "PAT-16", "EVT-1")
+@pytest.mark.spec("OURS-24", "PAT-16")
 async def test_events_are_a_tree_of_runs_each_numbered_without_a_gap() -> None:
     pattern = nested(Gate())
     pattern.members["middle"].members["inner"].members["slow"].config.model.open.set()
@@ -210,7 +226,7 @@ async def test_events_are_a_tree_of_runs_each_numbered_without_a_gap() -> None:
     assert [(end.step, end.status, end.result) for end in ends][1] == ("1.never", "completed", "never said")
 
 
-@pytest.mark.spec("OURS-24", "EVT-9")
+@pytest.mark.spec("OURS-24")
 async def test_tokens_of_members_are_streamed() -> None:
     pattern = Sequential([Sequential([says("a", "one two three")], name="inner")])
     quiet = [event async for event in pattern.run("go")]
@@ -220,7 +236,7 @@ async def test_tokens_of_members_are_streamed() -> None:
     assert texts == ["", "one two three"]
 
 
-@pytest.mark.spec("OURS-24", "API-1")
+@pytest.mark.spec("OURS-24")
 async def test_the_callers_callback_sees_the_tree_and_its_error_cancels_it() -> None:
     seen: list[Event] = []
     await Sequential([says("a")], callback_handler=seen.append).arun("go")
@@ -283,6 +299,23 @@ async def test_sync_calls_work_and_one_pattern_serves_many_runs() -> None:
     pattern = Loop(says("a", "1"), until=lambda output: True)
     results = await asyncio.gather(*(pattern.arun(f"go {n}") for n in range(20)))
     assert all(result.success for result in results) and len({result.run_id for result in results}) == 20
+
+
+@pytest.mark.spec("OURS-1", "OURS-24")
+async def test_the_end_of_a_durable_pattern_is_found_by_another_process(store: str) -> None:
+    async def both(pattern: Pattern, thread: str) -> tuple[Any, Any]:
+        result = await pattern.arun("go", thread_id=thread)
+        async with inline():
+            return result, await (await pattern.attach(result.run_id, thread_id=thread)).result()
+
+    bad = Agent(ScriptedModel([error(ModelError("down"))]), name="bad")
+    good, found = await both(Parallel([says("a"), says("b")], merge="list", checkpointer=store), "good")
+    assert (found.success, found.value, found.message, found.outputs) == (True, good.value, good.message, good.outputs)
+    assert [step.step for step in found.members] == [step.step for step in good.members]
+    assert found.metrics.model_calls == 2 and found.metrics.total_tokens == good.metrics.total_tokens
+    failed, found = await both(Sequential([says("a"), bad], checkpointer=store), "bad")
+    assert (found.success, found.stop_reason, found.outputs) == (False, "error", ["a said"])
+    assert str(found.error) == str(failed.error) and found.message == failed.message
 
 
 def test_a_pattern_in_synchronous_code() -> None:

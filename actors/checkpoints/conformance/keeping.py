@@ -173,6 +173,14 @@ class Keeping:
         assert await ids(store) == ["touched"]
         assert isinstance(await refused(store, a_save("c3", "c2", thread_id="old")), StaleWriter)
 
+    async def test_collecting_spares_old_threads_that_are_named(self, store: Store) -> None:
+        for name in ("old", "needed"):
+            await write_line(store, 3, name, created_at=time.time() - 7_200)
+        freed = await store.collect(garbage(older_than=3_600.0, spare=("needed",), keep=1))
+        assert (freed.threads, freed.checkpoints) == (1, 5)
+        assert await ids(store) == ["needed"]
+        assert len(await store.history("needed")) == 1
+
     async def test_collecting_forgets_old_tombstones_only(self, store: Store) -> None:
         await saved(store, a_save("c1"))
         await store.delete("thread")

@@ -142,6 +142,8 @@ def test_declared_writes_of_one_superstep_that_conflict_are_refused_when_the_gra
     fan_out(left="x", right="lines").compile()
     with pytest.raises(ConfigurationError, match="'y', which is no key of Log"):
         fan_out(left="y").compile()
+    sure = fan_out(left="x").add_node("maybe", step, writes="x", condition=lambda state: False).add_edge("first", "maybe")
+    sure.compile()
     apart = fan_out(left="x", middle="lines").add_node("right", step, writes="x").add_edge("middle", "right")
     apart.compile()
     later = fan_out(left="lines", right="lines").add_node("after", step, writes="x").add_edge("left", "after")

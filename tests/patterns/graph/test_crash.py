@@ -94,6 +94,11 @@ async def test_a_crash_resumes_at_the_last_superstep_and_repeats_nothing_that_is
     assert site.ran == ["a", "b", "c", "c", "d"], "only what was under way is run again"
 
 
+def test_only_a_node_that_may_be_repeated_is_repeated_when_its_executor_dies() -> None:
+    tools = Site(Path()).graph("memory://", idempotent=False).tools_by_name
+    assert {name: tool.idempotent for name, tool in tools.items()} == {"a": True, "b": True, "c": False, "d": True}
+
+
 @pytest.mark.spec("PAT-58", "OURS-28")
 async def test_a_node_that_must_not_run_twice_fails_with_an_unknown_outcome(tmp_path: Path) -> None:
     site = Site(tmp_path)

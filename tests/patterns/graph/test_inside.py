@@ -15,7 +15,7 @@ from umbel.patterns.graph.compiled import CompiledGraph
 from umbel.reducers import append
 from umbel.testing import ScriptedModel, text
 
-from .counted import Counted
+from .samples import Counted
 
 pytestmark = pytest.mark.usefixtures("inline")
 
@@ -51,6 +51,14 @@ async def test_what_a_graph_writes_is_written_once_in_its_parent() -> None:
     result = await outer.compile().arun({"log": "in", "n": 1})
     assert result.value == {"log": ["in", "a", "x2", "y", "b"], "n": 2, "other": "kept"}
     assert result.nodes["inner"].output == {"log": "y", "n": 2}
+
+
+@pytest.mark.spec("PAT-60")
+async def test_what_only_the_inner_graph_knows_stays_inside() -> None:
+    inner = StateGraph().add_node("x", lambda s: {"n": 2, "private": 1}).add_edge(START, "x").compile()
+    outer = StateGraph(Log).add_node("inner", inner).add_edge(START, "inner").compile()
+    result = await outer.arun({"log": "in"})
+    assert result.success and result.value == {"log": ["in"], "n": 2}
 
 
 @pytest.mark.spec("PAT-60")

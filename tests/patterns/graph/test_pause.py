@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -18,10 +19,10 @@ from umbel.errors import (
     RunError,
 )
 from umbel.events import GraphStreamEvent
-from umbel.patterns.graph import START, Command, GraphResult, NodeRetry, Send, StateGraph, interrupt, resume_with
+from umbel.patterns.graph import START, Command, GraphResult, NodeRetry, Send, StateGraph, interrupt, nodes, resume_with
 from umbel.reducers import append
 
-from .counted import Counted
+from .samples import Counted
 
 
 class Log(TypedDict, total=False):
@@ -89,14 +90,18 @@ class TestInline:
             await made.arun(Command(goto="a"))
 
     @pytest.mark.spec("PAT-55", "OURS-28")
-    async def test_siblings_of_a_node_that_asks_finish_and_do_not_run_again(self, tmp_path: Path) -> None:
+    async def test_siblings_of_a_node_that_asks_finish_and_do_not_run_again(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         count = Counted()
-        made = graph((START, "a"), (START, "b"), (START, "c"), a=count("a"), b=lambda s: {"log": interrupt("?")}, c=count("c"))
+        made = graph((START, "z"), ("z", "a"), ("z", "b"), ("z", "c"), z=count("z"), a=count("a"), c=count("c"))
+        made.add_node("b", lambda s: {"log": interrupt("?")})
         run = made.compile(checkpointer=f"sqlite:///{tmp_path}/t.db")
         paused = await run.arun({}, thread_id="t")
-        assert paused.stop_reason == "interrupted" and count.runs == ["a", "c"]
+        assert paused.stop_reason == "interrupted" and count.runs == ["z", "a", "c"]
         done = await run.aresume("b", thread_id="t")
-        assert done.value == {"log": ["a", "b", "c"]} and count.runs == ["a", "c"]
+        assert done.value == {"log": ["z", "a", "b", "c"]} and count.runs == ["z", "a", "c"]
+        assert not caplog.records, "no step waits for one that nobody asks for"
 
     @pytest.mark.spec("PAT-56", "PAT-30", "BUG-59")
     async def test_before_and_after_nodes(self, tmp_path: Path) -> None:
@@ -214,6 +219,24 @@ class TestInline:
         assert result.value == {"log": ["in", "a", "changed", "b", "c"]} and count.runs == ["b", "c"]
         assert (await run.get_state("t")).values == {"log": ["in", "a", "b", "c"]}
 
+    @pytest.mark.spec("PAT-59")
+    async def test_a_thread_that_was_set_back_has_a_history_of_its_own(self, tmp_path: Path) -> None:
+        made = graph((START, "a"), ("a", "b"), a=lambda s: {"log": "a"}, b=lambda s: {"log": "b"})
+        run = made.compile(checkpointer=f"sqlite:///{tmp_path}/t.db")
+        await run.arun({}, thread_id="t")
+        first = (await run.get_state_history("t"))[-2]
+        assert first.step == 1
+        await run.threads.update("t", metadata={"set": "back"}, checkpoint_id=first.checkpoint_id)
+        await run.update_state("t", {"log": "other"})
+        assert [state.values.get("log") for state in await run.get_state_history("t")] == [
+            ["a", "other"],
+            ["a"],
+            ["a", "b"],
+            ["a", "b"],
+            ["a"],
+            None,
+        ]
+
     @pytest.mark.spec("PAT-59", "PAT-30")
     async def test_without_checkpoints_of_steps_the_history_has_turns(self, tmp_path: Path) -> None:
         made = graph((START, "a"), ("a", "b"), a=lambda s: None, b=lambda s: {"log": "b"})
@@ -231,9 +254,11 @@ class TestInline:
         run = made.compile(checkpointer=f"sqlite:///{tmp_path}/t.db")
         await run.arun({}, thread_id="t")
         await run.update_state("t", {"log": ["edited"], "n": 5})
+        await run.update_state("t", {"log": "as b"}, as_node="b")
         state = await run.get_state("t")
-        assert state.values == {"log": ["a", "edited"], "n": 5} and len(state.interrupts) == 1 and state.next == ("b",)
-        assert (await run.aresume("yes", thread_id="t")).value == {"log": ["a", "edited", "yes 5"], "n": 5}
+        assert state.values == {"log": ["a", "edited", "as b"], "n": 5} and state.next == ("b",)
+        assert len(state.interrupts) == 1 and state.stop_reason is None
+        assert (await run.aresume("yes", thread_id="t")).value == {"log": ["a", "edited", "as b", "yes 5"], "n": 5}
         with pytest.raises(InvalidUpdate, match="'x', which is no key"):
             await run.update_state("t", {"x": 1})
         with pytest.raises(ConfigurationError, match="'x' is no node"):
@@ -280,8 +305,14 @@ class TestInline:
         assert isinstance(await (await attach(handle.run_id)).result(), PatternResult)
 
     @pytest.mark.spec("OURS-28", "PAT-31")
-    async def test_attempts_and_handlers_may_ask(self, tmp_path: Path) -> None:
+    async def test_attempts_and_handlers_may_ask(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         runs: list[str] = []
+        pauses: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+
+        monkeypatch.setattr(nodes, "asyncio", SimpleNamespace(sleep=sleep))
 
         def flaky(state: Log) -> dict[str, Any]:
             runs.append("flaky")
@@ -293,7 +324,7 @@ class TestInline:
             runs.append("broken")
             raise LookupError("always")
 
-        made = graph((START, "a"), ("a", "b")).add_node("a", flaky, retry=NodeRetry(initial_seconds=0))
+        made = graph((START, "a"), ("a", "b")).add_node("a", flaky, retry=NodeRetry(jitter=0))
         made.add_node("b", broken, on_error=lambda failure: {"log": interrupt("what now?")})
         run = made.compile(checkpointer=f"sqlite:///{tmp_path}/t.db")
         await run.arun({}, thread_id="t")
@@ -301,3 +332,4 @@ class TestInline:
         assert paused.interrupts[0]["question"] == "what now?" and paused.nodes["b"].status == "interrupted"
         assert (await run.aresume("this", thread_id="t")).value == {"log": ["yes", "this"]}
         assert runs == ["flaky", "flaky", "flaky", "broken"]
+        assert pauses == [1.0], "an attempt that is only recalled is not waited for again"

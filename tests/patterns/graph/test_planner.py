@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from umbel.errors import ConfigurationError, GraphError
 from umbel.patterns.graph.commands import END, START, Command, Send, finish, goto, proceed, resume_with
@@ -108,3 +109,24 @@ def test_commands_and_sends_say_what_is_wrong_with_them() -> None:
             wrong()
     with pytest.raises(ConfigurationError, match="give the value a name"):
         Send("a", [1])  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("OURS-28", "PAT-44")
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_with_joins_every_node_of_any_graph_without_cycles_runs_once_and_after_all_before_it(data: st.DataObject) -> None:
+    names = "abcdef"
+    before = {
+        name: data.draw(st.sets(st.sampled_from(names[:place]), min_size=1) if place else st.just(set()), label=name)
+        for place, name in enumerate(names)
+    }
+    edges = [(START, name) if not sources else (sorted(sources), name) for name, sources in before.items()]
+    planner = plan(*((sources[0] if len(sources) == 1 else sources, name) for sources, name in edges))
+    ran: list[str] = []
+    schedule = planner.begin()
+    while schedule.tasks:
+        for task in schedule.tasks:
+            assert before[task.node] <= set(ran)
+        ran += [task.node for task in schedule.tasks]
+        schedule = planner.follow([Ended(task.node) for task in schedule.tasks], schedule)
+    assert sorted(ran) == list(names) and planner.unfinished(schedule) == {}
