@@ -422,9 +422,9 @@ def test_what_a_body_reaches_is_known_before_it_runs() -> None:
 
     @entrypoint
     async def consult(name: str) -> Any:
-        return await step(experts["first"], name) if name else await tasks.fail(name)  # type: ignore[arg-type]
+        return await step(experts["first"], name) if name else await tasks.confirm(name)  # type: ignore[arg-type]
 
-    assert {getattr(one, "name", None) for one in consult.inner()} == {"writer", "second", "fail"}
+    assert {getattr(one, "name", None) for one in consult.inner()} == {"writer", "second", "confirm"}
 
     @entrypoint
     async def inner() -> int:
