@@ -53,7 +53,7 @@ class Office(BaseHTTPRequestHandler):
 def office() -> Iterator[SimpleNamespace]:
     handler: Any = type("Handler", (Office,), {"asked": [], "released": threading.Event()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}", asked=handler.asked, released=handler.released)
     handler.released.set()
