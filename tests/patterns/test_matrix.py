@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,18 +115,13 @@ KINDS: dict[str, Make] = {
 }
 
 
-@pytest.fixture(params=sorted(KINDS))
-def make(request: pytest.FixtureRequest) -> Make:
-    return KINDS[request.param]
-
-
-async def test_a_member_fails(make: Make, runtime: Runtime) -> None:
+async def fails(make: Make, store: str) -> None:
     result: Any = await make(deep("failing")).arun("Go.")
     assert not result.success and result.stop_reason == "error"
     assert "boom" in str(result.error)
 
 
-async def test_a_member_pauses_and_goes_on(make: Make, runtime: Runtime) -> None:
+async def pauses_and_goes_on(make: Make, store: str) -> None:
     pattern = make(deep("pausing"))
     paused: Any = await pattern.arun("Go.")
     assert not paused.success and paused.stop_reason == "interrupted"
@@ -136,15 +130,14 @@ async def test_a_member_pauses_and_goes_on(make: Make, runtime: Runtime) -> None
     assert result.success, result.error
 
 
-async def test_a_member_pauses_in_a_thread_and_another_object_goes_on(make: Make, runtime: Runtime, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/threads.db"
+async def pauses_in_a_thread_and_another_object_goes_on(make: Make, store: str) -> None:
     paused: Any = await make(deep("pausing"), checkpointer=store).arun("Go.", thread_id="t")
     assert paused.stop_reason == "interrupted"
     result = await make(deep("pausing"), checkpointer=store).aresume("yes", thread_id="t")
     assert result.success, result.error
 
 
-async def test_all_are_cancelled_with_the_pattern(make: Make, runtime: Runtime) -> None:
+async def is_cancelled_with_the_pattern(make: Make, store: str) -> None:
     handle = await make(deep("waiting")).start("Go.")
     ends: list[tuple[str, str]] = []
     async for event in handle.events():
@@ -158,6 +151,22 @@ async def test_all_are_cancelled_with_the_pattern(make: Make, runtime: Runtime) 
     assert [reason for _, reason in ends].count("cancelled") == 5, ends  # the agent, and the four patterns around it
 
 
-async def test_a_slow_member_is_stopped_in_time(make: Make, runtime: Runtime) -> None:
+async def is_too_slow(make: Make, store: str) -> None:
     result: Any = await make(deep("waiting"), time_budget_seconds=0.3).arun("Go.")
     assert not result.success and result.stop_reason == "time_budget"
+
+
+FATES = [fails, pauses_and_goes_on, pauses_in_a_thread_and_another_object_goes_on, is_cancelled_with_the_pattern, is_too_slow]
+
+
+@pytest.mark.parametrize("fate", FATES, ids=[fate.__name__ for fate in FATES])
+@pytest.mark.parametrize("kind", sorted(KINDS))
+async def test_a_deep_member(kind: str, fate: Callable[..., Any], here: Runtime, store: str) -> None:
+    await fate(KINDS[kind], store)
+
+
+@pytest.mark.parametrize("runtime", [pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
+@pytest.mark.parametrize("kind", sorted(KINDS))
+async def test_deep_members_on_ray(kind: str, runtime: Runtime, store: str) -> None:
+    """All that can befall them, at the same time."""
+    await asyncio.gather(*(fate(KINDS[kind], store) for fate in FATES))
