@@ -12,6 +12,7 @@ from ..protocol.config import Topology
 from ..protocol.errors import DeadlineExceeded, PeerLost
 from ..protocol.event import Event
 from ..protocol.events import InterruptEvent, TerminateEvent
+from ..protocol.heard import Heard, note
 from ..protocol.messages import Frozen
 from ..protocol.results import RunOutcome
 from .link import Link
@@ -30,12 +31,14 @@ class Seen:
     def __init__(self, on_event: Observer) -> None:
         self.seq = -1
         self.end = False
+        self.heard: Heard = {}
         self._on_event = on_event
 
     def __call__(self, event: Any) -> None:
         if isinstance(event, Event):
             self.seq = event.seq
             self.end = isinstance(event, TerminateEvent | InterruptEvent)
+            note(self.heard, event)
         self._on_event(event)
 
 
@@ -108,7 +111,7 @@ async def back(link: Link, seconds: float, lost: PeerLost) -> None:
 
 def unseen(seen: Seen) -> dict[str, Any]:
     """The events that are still wanted: those behind the last one, none when that was the last of all."""
-    return {"after_seq": seen.seq, "events": not seen.end}
+    return {"after_seq": seen.seq, "events": not seen.end, "heard": seen.heard}
 
 
 def rest(timeout: float | None, began: float) -> float | None:

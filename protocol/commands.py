@@ -94,6 +94,7 @@ class StartRun(Frozen):
         on_busy: what to do while another run has the thread: wait (``queue``), fail with ``ThreadBusy`` (``reject``), or
             cancel that run (``interrupt``).
         after_seq: number of the last event that the caller has seen; what follows is numbered from there.
+        heard: of a pattern that is recovered: the same of its members in progress (``protocol/heard.py``).
     """
 
     run_id: str
@@ -119,6 +120,7 @@ class StartRun(Frozen):
     on_busy: Literal["queue", "reject", "interrupt"] = "queue"
     recover: bool = False
     after_seq: int = -1
+    heard: JsonObject = NOTHING
     values: JsonObject | None = None
     member: str | None = None
     member_of: str | None = None

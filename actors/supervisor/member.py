@@ -16,6 +16,7 @@ from ...protocol.codec import to_json
 from ...protocol.commands import LoadCheckpoint, RunFinished, StartRun
 from ...protocol.errors import PeerLost, RunLost
 from ...protocol.events import Event, MemberEvent
+from ...protocol.heard import of_member
 from ...protocol.patterns import MemberResult
 from ...protocol.results import Metrics, RunOutcome
 from ...protocol.state import AgentState
@@ -71,6 +72,8 @@ async def run_member(
             request = subordinate(run, await request_of(stage, key, member, fields, full or bool(calls)), lease)
             if lease.spent:
                 return result_of(key, name, unrun(request, SPENT[lease.spent]), full=False)
+            if run.request.recover:
+                request = request.evolve(**of_member(run.request.heard, key))
             stage.begun[key] = request
             stage.announce(key, name, request.run_id)
             outcome = await outcome_of(stage, key, request)

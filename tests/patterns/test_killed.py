@@ -64,6 +64,16 @@ def kill_shard(runtime: Runtime, shard: int) -> None:
     os.kill(runtime.backend.reports()[f"supervisor/default/{shard}"]["pid"], signal.SIGKILL)  # type: ignore[attr-defined]
 
 
+def numbered(events: list[Any]) -> dict[str, list[int]]:
+    """The numbers of the events of every run in the tree, as they came."""
+    found: dict[str, list[int]] = {}
+    for event in events:
+        while isinstance(event, MemberEvent):
+            event = event.event  # noqa: PLW2901 - down to the innermost
+            found.setdefault(event.run_id, []).append(event.seq)
+    return found
+
+
 async def all_wait(folder: Path) -> None:
     await until(lambda: sum(line.startswith("waits-") for line in lines(folder / "log")) >= MEMBERS)
 
@@ -115,6 +125,7 @@ async def test_with_a_thread_everything_goes_on(sharded_runtime: Runtime, tmp_pa
     assert [event.seq for event in events] == list(range(len(events)))
     assert [isinstance(event, TerminateEvent) for event in events].count(True) == 1
     assert [event.status for event in events if isinstance(event, StepCompleteEvent)] == ["completed"]
+    assert all(numbers == list(range(len(numbers))) for numbers in numbered(events).values()), numbered(events)
     recovered = [event for event in events if isinstance(event, CustomEvent) and event.name == "recovered"]
     inner = [event.innermost for event in events if isinstance(event, MemberEvent)]
     inside = [event for event in inner if isinstance(event, CustomEvent) and event.name == "recovered"]
