@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import threading
@@ -42,8 +43,9 @@ class Office(BaseHTTPRequestHandler):
         body = json.dumps({"answer": question["prompt"].upper()}).encode()
         self.send_response(503 if bad else 200)
         self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(BrokenPipeError):  # who asked was stopped
+            self.end_headers()
+            self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
         pass
