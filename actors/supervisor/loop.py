@@ -36,7 +36,7 @@ from .recover import MAX_UNFINISHED, repaired
 from .recovery import Ended, recover_turn
 from .room import crowded, make_room
 from .run import Run
-from .terminate import after_invocation, close_iteration, terminate
+from .terminate import after_invocation, close_iteration, hands_over, terminate
 from .think import release, think
 from .thread import load_turn, save
 
@@ -137,7 +137,10 @@ def boundary(run: Run) -> str | None:
             run.termination_reason = reason or "complete"
             return run.termination_reason
     warn_of_loop(run)
-    return run.state.should_terminate()
+    stop_reason = run.state.should_terminate()
+    if stop_reason == "max_iterations" and hands_over(run):
+        return "terminal_tool"  # another agent goes on: there is nothing to sum up
+    return stop_reason
 
 
 async def act(run: Run, response: ModelResponse) -> str | None:
