@@ -17,7 +17,7 @@ from pydantic import Field
 
 from .codec import message_type
 from .commands import StartRun
-from .messages import Frozen, Text
+from .messages import NOTHING, Frozen, JsonObject, Text
 
 RunStatus = Literal["running", "finished", "lost"]
 
@@ -154,11 +154,13 @@ class ToldEvents(Frozen):
     Attributes:
         last: number of the last of them.
         ended: it is the run's last event.
+        heard: of a pattern: what they have heard of its members in progress (``heard.py``).
         lines: each as one line of JSON.
     """
 
     last: int
     ended: bool = False
+    heard: JsonObject = NOTHING
     lines: bytes = Field(default=b"", exclude=True)
 
     attached = "lines"

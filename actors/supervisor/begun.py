@@ -9,9 +9,10 @@ from typing import Any
 from ...protocol.codec import to_json
 from ...protocol.commands import StartRun
 from ...protocol.errors import EventsExpired, RunLost, UmbelError
-from ...protocol.event import Event
+from ...protocol.event import Event, read_event_json
 from ...protocol.events import InterruptEvent, TerminateEvent
 from ...protocol.handles import KeptRun, ReadEvents, RunEntry
+from ...protocol.heard import Heard, note
 from ...protocol.results import RunOutcome
 from .event_log import EventLog
 
@@ -31,6 +32,7 @@ class Begun:
         stored: it ended in an earlier incarnation, and its outcome has still to be read from its thread.
         end_seq: number of the event that is its last, once there is one.
         told: number of the last event that is noted as told.
+        heard: what those who were told have heard of a pattern's members in progress.
         changed: set when there is something new.
     """
 
@@ -45,6 +47,7 @@ class Begun:
     stored: bool = False
     end_seq: int | None = None
     told: int = -1
+    heard: Heard = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -61,6 +64,12 @@ class Begun:
             if isinstance(event, TerminateEvent | InterruptEvent):
                 self.end_seq = event.seq
             self.changed.set()
+
+    def hear(self, lines: list[bytes], first: int) -> None:
+        """Events are about to be told, as lines of JSON; those that were told before are known."""
+        if self.agent.is_pattern:
+            for line in lines[max(self.told + 1 - first, 0) :]:
+                note(self.heard, read_event_json(line))
 
     async def flow(self) -> None:
         """Nobody is waited for (``Caller``)."""

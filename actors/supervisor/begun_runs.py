@@ -16,6 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from copy import deepcopy
 from typing import Any, Protocol
 
 from ...protocol.commands import CancelRun, RunFinished, RunsCancelled, StartRun
@@ -228,9 +229,10 @@ class BegunRuns:
         run_id, told = kept.start.run_id, estate.told.get(kept.start.run_id)
         lines = told.lines.split(b"\n") if told is not None and told.lines else []
         last = told.last if told is not None else kept.start.after_seq
-        start = kept.start.evolve(recover=True, after_seq=last, events=told is None or not told.ended)
+        heard = told.heard if told is not None else {}
+        start = kept.start.evolve(recover=True, after_seq=last, heard=heard, events=told is None or not told.ended)
         log = self._log(last + 1 - len(lines), lines)
-        begun = self._runs[run_id] = Begun(start, None, log, kept.began_at, kept.deaths, told=last)
+        begun = self._runs[run_id] = Begun(start, None, log, kept.began_at, kept.deaths, told=last, heard=deepcopy(heard))
         try:
             begun.agent = self._definitions.admit(start.definition, estate.definitions.get(start.definition, b""))
             if not begun.durable:
@@ -387,6 +389,7 @@ class BegunRuns:
                 return
             earlier = begun.log.before(first, TOLD_BYTES)
             ended = begun.end_seq is not None and last >= begun.end_seq
-            told = ToldEvents(last=last, ended=ended, lines=b"\n".join([*earlier, *lines]))
+            begun.hear(lines, first)
+            told = ToldEvents(last=last, ended=ended, heard=begun.heard, lines=b"\n".join([*earlier, *lines]))
             await self._records.tell(begun.start.run_id, told)
             begun.told = last

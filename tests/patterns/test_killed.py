@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from umbel import Agent, Runtime, tool
+from umbel import Agent, RunHandle, Runtime, tool
 from umbel.cluster.cell import shard_of
 from umbel.errors import RunLost
 from umbel.events import CustomEvent, MemberEvent, StepCompleteEvent, TerminateEvent
@@ -74,6 +74,12 @@ def numbered(events: list[Any]) -> dict[str, list[int]]:
     return found
 
 
+async def read(handle: RunHandle, events: list[Any]) -> Any:
+    """All events of a run, then its result."""
+    events += [event async for event in handle.events()]
+    return await handle.result()
+
+
 async def all_wait(folder: Path) -> None:
     await until(lambda: sum(line.startswith("waits-") for line in lines(folder / "log")) >= MEMBERS)
 
@@ -106,16 +112,19 @@ async def test_without_a_thread_a_pattern_dies_with_its_own_supervisor(sharded_r
 
 @pytest.mark.case(15)
 @pytest.mark.spec("OURS-1", "OURS-15", "OURS-18", "OURS-24")
-@pytest.mark.parametrize("whose", ["pattern", "members"])
+@pytest.mark.parametrize("whose", ["pattern", "pattern, read by a handle", "members"])
 async def test_with_a_thread_everything_goes_on(sharded_runtime: Runtime, tmp_path: Path, whose: str) -> None:
     store = f"sqlite:///{tmp_path}/threads.db"
     pattern = waiting(tmp_path, checkpointer=store)
     events: list[Any] = []
     pattern.callback_handler = events.append
-    run = asyncio.ensure_future(pattern.arun("go", thread_id="t", runtime=sharded_runtime))
+    if "handle" in whose:
+        run = asyncio.ensure_future(read(await pattern.start("go", thread_id="t", runtime=sharded_runtime), events))
+    else:
+        run = asyncio.ensure_future(pattern.arun("go", thread_id="t", runtime=sharded_runtime))
     await all_wait(tmp_path)
     own, members = shard_of("t", 2), shard_of("t#1.0.members", 2)
-    kill_shard(sharded_runtime, own if whose == "pattern" else members)
+    kill_shard(sharded_runtime, members if whose == "members" else own)
     (tmp_path / "go").touch()
     async with asyncio.timeout(90):
         result = await run
@@ -129,6 +138,6 @@ async def test_with_a_thread_everything_goes_on(sharded_runtime: Runtime, tmp_pa
     recovered = [event for event in events if isinstance(event, CustomEvent) and event.name == "recovered"]
     inner = [event.innermost for event in events if isinstance(event, MemberEvent)]
     inside = [event for event in inner if isinstance(event, CustomEvent) and event.name == "recovered"]
-    assert recovered if own == members or whose == "pattern" else inside
+    assert recovered if own == members or whose != "members" else inside
     held = await pattern.threads_in(sharded_runtime).page("t", members=True)
     assert len(held) == 2 + MEMBERS and not [thread.owner for thread in held if thread.owner is not None]
