@@ -186,7 +186,7 @@ async def test_patience_that_ended_has_ended_when_it_is_played_again(inline: Run
     @entrypoint(checkpointer=f"sqlite:///{tmp_path}/t.db", cancel_grace_seconds=0.01)
     async def main() -> list[Any]:
         try:
-            async with asyncio.timeout(0.02):
+            async with asyncio.timeout(0.25):
                 await hang()
         except TimeoutError:
             return ["late", await ask("Again?")]

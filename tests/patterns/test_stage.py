@@ -202,12 +202,13 @@ async def test_side_by_side_that_is_given_up_leaves_nothing_running() -> None:
     gate = Gate()
 
     async def play(stage: Any) -> Any:
-        try:
-            async with asyncio.timeout(0.01):
-                await stage.side_by_side([stage.call(f"m{n}", "go") for n in range(4)], limit=2)
-        except TimeoutError:
-            assert gate.waiting == 0 and gate.stopped == 2
-            return "gave up"
+        four = asyncio.ensure_future(stage.side_by_side([stage.call(f"m{n}", "go") for n in range(4)], limit=2))
+        while gate.waiting < 2:
+            await asyncio.sleep(0)
+        four.cancel()
+        await asyncio.wait({four})
+        assert gate.waiting == 0 and gate.stopped == 2
+        return "gave up"
 
     result = await Program(play, {f"m{n}": Agent(gate) for n in range(4)}).arun("go")
     assert result.value == "gave up" and [step.status for step in result.members] == ["cancelled"] * 2
@@ -223,8 +224,8 @@ async def test_a_call_that_took_too_long_is_recorded_as_cancelled_and_times_out_
 
     async def limited(stage: Any) -> Any:
         if how == "wait_for":
-            return await asyncio.wait_for(stage.call("slow", "go"), 0.01)
-        async with asyncio.timeout(0.01):
+            return await asyncio.wait_for(stage.call("slow", "go"), 0.25)
+        async with asyncio.timeout(0.25):
             return await stage.call("slow", "go")
 
     async def play(stage: Any) -> Any:

@@ -127,17 +127,17 @@ async def test_closing_the_stream_early_stops_the_tree() -> None:
 @pytest.mark.parametrize("where", ["pattern", "call", "inner", "run"])
 async def test_time_is_a_deadline_for_the_whole_tree(where: str) -> None:
     gate = Gate()
-    inner = Sequential([Agent(gate)], name="inner", time_budget_seconds=0.02 if where == "inner" else None)
-    pattern = Sequential([inner, says("never")], time_budget_seconds=0.02 if where == "pattern" else None)
+    inner = Sequential([Agent(gate)], name="inner", time_budget_seconds=0.25 if where == "inner" else None)
+    pattern = Sequential([inner, says("never")], time_budget_seconds=0.25 if where == "pattern" else None)
 
     async def play(stage: Any) -> Any:
-        result = await stage.call("inner", "go", timeout=0.02)
+        result = await stage.call("inner", "go", timeout=0.25)
         return [result.status, result.stop_reason]
 
     if where == "call":
         assert (await Program(play, [inner]).arun("go")).value == ["failed", "time_budget"]
     else:
-        result = await pattern.arun("go", timeout=0.02 if where == "run" else None)
+        result = await pattern.arun("go", timeout=0.25 if where == "run" else None)
         assert (result.success, result.stop_reason) == (False, "time_budget")
     assert gate.stopped == 1
 
