@@ -10,22 +10,15 @@ import pytest_asyncio
 
 from umbel import Runtime
 
-from . import programs
+from .programs import new_runtime
 from .team import FLOOR
-
-
-@pytest_asyncio.fixture
-async def here() -> AsyncIterator[Runtime]:
-    """The current runtime, inline."""
-    async with programs.inline() as runtime:
-        yield runtime
 
 
 @pytest_asyncio.fixture
 async def inline() -> AsyncIterator[Runtime]:
     """The current runtime of a test that needs no Ray; nobody is on the floor."""
     FLOOR.clear()
-    async with Runtime(inline=True) as runtime:
+    async with new_runtime() as runtime:
         yield runtime
 
 

@@ -90,7 +90,7 @@ class Gate(ScriptedModel):
 
 
 @asynccontextmanager
-async def inline() -> AsyncIterator[Runtime]:
+async def new_runtime() -> AsyncIterator[Runtime]:
     """A runtime of its own that is the current one, as a process of its own would have it."""
     before = Runtime._current
     async with Runtime(inline=True) as runtime:

@@ -18,7 +18,7 @@ from umbel.patterns.pipeline import Loop, Parallel, Sequential
 from umbel.testing import ScriptedModel, error, text, tool_call, validate_history
 
 from .crashing import Effects, copy_of
-from .programs import Gate, Program, ask_person, asks, inline, says
+from .programs import Gate, Program, ask_person, asks, new_runtime, says
 
 
 class Flaky(ScriptedModel):
@@ -35,7 +35,7 @@ class Flaky(ScriptedModel):
 
 
 @pytest.mark.spec("OURS-1", "OURS-24", "OURS-25")
-async def test_only_what_failed_is_tried_again(here: Runtime, store: str) -> None:
+async def test_only_what_failed_is_tried_again(inline: Runtime, store: str) -> None:
     flaky = Flaky(text("b said"))
     done: list[str] = []
 
@@ -63,7 +63,7 @@ async def test_only_what_failed_is_tried_again(here: Runtime, store: str) -> Non
 
 
 @pytest.mark.spec("OURS-1", "OURS-24")
-async def test_a_member_goes_on_where_it_failed_and_its_tokens_count_once(here: Runtime, store: str) -> None:
+async def test_a_member_goes_on_where_it_failed_and_its_tokens_count_once(inline: Runtime, store: str) -> None:
     calls: list[int] = []
 
     @tool
@@ -89,7 +89,7 @@ async def test_a_member_goes_on_where_it_failed_and_its_tokens_count_once(here: 
 
 
 @pytest.mark.spec("OURS-24", "OURS-25")
-async def test_a_judge_is_asked_again_about_what_has_changed_and_nobody_else(here: Runtime, store: str) -> None:
+async def test_a_judge_is_asked_again_about_what_has_changed_and_nobody_else(inline: Runtime, store: str) -> None:
     flaky = Flaky(text("b said"))
     done: list[str] = []
 
@@ -121,7 +121,7 @@ async def test_a_judge_is_asked_again_about_what_has_changed_and_nobody_else(her
 
 
 @pytest.mark.spec("OURS-24", "OURS-25")
-async def test_a_race_that_nobody_won_is_run_again(here: Runtime, store: str) -> None:
+async def test_a_race_that_nobody_won_is_run_again(inline: Runtime, store: str) -> None:
     flaky, gate = Flaky(text("fast")), Gate(text("slow"))
 
     async def play(stage: Any) -> Any:
@@ -145,7 +145,7 @@ async def test_a_race_that_nobody_won_is_run_again(here: Runtime, store: str) ->
 
 
 @pytest.mark.spec("OURS-24", "OURS-25")
-async def test_a_member_that_reached_a_limit_begins_anew(here: Runtime, store: str) -> None:
+async def test_a_member_that_reached_a_limit_begins_anew(inline: Runtime, store: str) -> None:
     @tool
     async def work(n: int) -> str:
         """Work."""
@@ -161,7 +161,7 @@ async def test_a_member_that_reached_a_limit_begins_anew(here: Runtime, store: s
 
 
 @pytest.mark.spec("OURS-3", "OURS-24", "OURS-25")
-async def test_what_failed_after_an_answer_is_not_asked_again(here: Runtime, store: str) -> None:
+async def test_what_failed_after_an_answer_is_not_asked_again(inline: Runtime, store: str) -> None:
     ask = tool_call("ask_person", question="sure?")
     broken = Agent(ScriptedModel([ask, error(ModelError("down"))]), [ask_person], name="m")
     pattern = Sequential([broken], checkpointer=store)
@@ -174,7 +174,7 @@ async def test_what_failed_after_an_answer_is_not_asked_again(here: Runtime, sto
 
 
 @pytest.mark.spec("OURS-3", "OURS-24", "OURS-25")
-async def test_a_continued_turn_that_pauses_does_not_report_its_old_failure(here: Runtime, store: str) -> None:
+async def test_a_continued_turn_that_pauses_does_not_report_its_old_failure(inline: Runtime, store: str) -> None:
     flaky = Flaky(text("b said"))
 
     async def play(stage: Any) -> Any:
@@ -193,7 +193,7 @@ async def test_a_continued_turn_that_pauses_does_not_report_its_old_failure(here
 
 
 @pytest.mark.spec("OURS-3", "OURS-24", "MEM-45")
-async def test_both_branches_of_a_fork_are_answered_differently(here: Runtime, store: str) -> None:
+async def test_both_branches_of_a_fork_are_answered_differently(inline: Runtime, store: str) -> None:
     inner = Sequential([says("first"), asks("deep", "deep?", "deeper?")], name="inner")
     pattern = Parallel({"left": inner, "right": asks("right", "right?")}, merge="list", checkpointer=store)
     await pattern.arun("go", thread_id="t")
@@ -255,14 +255,14 @@ async def test_a_process_that_dies_at_any_effect_is_followed_by_one_that_goes_on
             points.append(self.crash())  # it is done, and nobody knows
 
     watched = Watched(tmp_path)
-    async with inline():
+    async with new_runtime():
         whole = await deep(effectful(watched)).stored_in(watched.store).arun("go", thread_id="t")
     assert whole.success and Counter(effects.done) == ALL
     assert len(points) == 2 * ALL.total()
     for number, (store, done) in enumerate(points):
         after = Effects(tmp_path / f"after-{number}")
         after.folder.mkdir()
-        async with inline():
+        async with new_runtime():
             result = await deep(effectful(after)).stored_in(store).continue_turn("t")
         assert result.success and result.final_output == whole.final_output, (number, result.error)
         total = Counter(done) + Counter(after.done)
@@ -299,14 +299,14 @@ async def test_a_process_that_dies_after_an_answer_was_given(tmp_path: Path) -> 
         )
         return Sequential([Parallel([pays, asks("other")], merge="list", name="pair")], checkpointer=store)
 
-    async with inline():
+    async with new_runtime():
         first = pattern(effects.store)
         paused = await first.arun("go", thread_id="t")
         [pays] = [asked["interrupt_id"] for asked in paused.interrupts if asked["question"] == "pay?"]
         await first.aresume("yes", thread_id="t", interrupt_id=pays)
     assert effects.done == ["paid", "n"]
     [crash] = points
-    async with inline():
+    async with new_runtime():
         second = pattern(crash)
         again = await second.continue_turn("t")
         assert [asked["question"] for asked in again.interrupts] == ["other?"], "the answer was stored before it was used"
@@ -330,9 +330,9 @@ async def test_a_function_that_was_running_is_repeated_only_where_that_is_safe(t
             points.append(effects.crash()[0])
         return "done"
 
-    async with inline():
+    async with new_runtime():
         assert (await Sequential([act, says("after")], checkpointer=effects.store).arun("x", thread_id="t")).success
-    async with inline():
+    async with new_runtime():
         pattern = Sequential([act, says("after")], checkpointer=points[0])
         result = await pattern.continue_turn("t")
         if idempotent:
@@ -353,7 +353,7 @@ async def test_a_function_that_asked_is_no_function_that_was_running(tmp_path: P
         return str(ctx.interrupt("sure?"))
 
     store = f"sqlite:///{tmp_path}/t.db"
-    async with inline():
+    async with new_runtime():
         pattern = Parallel([act, Agent(gate, name="slow")], checkpointer=store, merge="list")
         run = asyncio.ensure_future(pattern.arun("x", thread_id="t"))
         await gate.came.wait()
@@ -372,19 +372,19 @@ async def test_what_is_told_is_stored(tmp_path: Path) -> None:
     agent = effectful(effects)
     heard: list[tuple[str, str]] = []
     pattern = Sequential([agent("a", 1), Parallel([agent("b", 1), agent("c", 1)], name="p")], checkpointer=effects.store)
-    async with inline():
+    async with new_runtime():
         async for event in pattern.run("go", thread_id="t"):
             if isinstance(event, StepCompleteEvent):
                 heard.append((event.step, copy_of(tmp_path / "threads.db", tmp_path / f"copy-{len(heard)}.db")))
     assert [step for step, _ in heard] == ["0.a", "1.p"]
     for number, (_, store) in enumerate(heard):
-        async with inline():
+        async with new_runtime():
             state = await Sequential([says("a")], checkpointer=store).get_state("t")
         assert sum(message.metadata["step"]["kind"] == "result" for message in state.messages[1:]) >= number + 1
 
 
 @pytest.mark.spec("OURS-1", "OURS-24")
-async def test_a_caller_that_goes_away_is_no_program_that_gives_up(here: Runtime, store: str) -> None:
+async def test_a_caller_that_goes_away_is_no_program_that_gives_up(inline: Runtime, store: str) -> None:
     gate = Gate(text("worked"))
     pattern = Sequential([Parallel([Agent(gate, name="slow"), says("b")], name="p"), says("last")], checkpointer=store)
     run = asyncio.ensure_future(pattern.arun("go", thread_id="t"))

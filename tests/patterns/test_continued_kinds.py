@@ -16,7 +16,7 @@ from umbel.patterns.pattern import Pattern
 from umbel.testing import ScriptedModel, text, tool_call
 
 from .crashing import Effects
-from .programs import inline, says
+from .programs import new_runtime, says
 from .test_matrix import KINDS
 
 
@@ -52,14 +52,14 @@ class Crashing(Effects):
 @pytest.mark.parametrize("kind", sorted(KINDS))
 async def test_another_process_goes_on(kind: str, tmp_path: Path) -> None:
     effects = Crashing(tmp_path)
-    async with inline():
+    async with new_runtime():
         whole: Any = await KINDS[kind](deep(effects), checkpointer=effects.store).arun("Go.", thread_id="t")
     assert whole.success, whole.error
     expected = Counter(effects.done)
     for number, (store, done) in enumerate([*effects.points[:4], *effects.points[4:][-1:]]):
         after = Effects(tmp_path / f"after-{number}")
         after.folder.mkdir()
-        async with inline():
+        async with new_runtime():
             result: Any = await KINDS[kind](deep(after), checkpointer=store).continue_turn("t")
         assert result.success, (number, result.error)
         total = Counter(done) + Counter(after.done)

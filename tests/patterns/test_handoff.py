@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from pydantic import BaseModel
 
 from umbel import Agent, Hook, Message, ModelResponse, Runtime, ToolCall, ToolContext, tool
@@ -22,12 +20,6 @@ from umbel.protocol.markers import COMPACTION_SUMMARY
 from umbel.testing import ScriptedModel, error, text, tool_call, tool_calls, validate_history
 
 from ..cases.killing import kill, until
-
-
-@pytest_asyncio.fixture
-async def inline() -> AsyncIterator[Runtime]:
-    async with Runtime(inline=True) as runtime:
-        yield runtime
 
 
 @tool

@@ -161,7 +161,7 @@ FATES = [fails, pauses_and_goes_on, pauses_in_a_thread_and_another_object_goes_o
 
 @pytest.mark.parametrize("fate", FATES, ids=[fate.__name__ for fate in FATES])
 @pytest.mark.parametrize("kind", sorted(KINDS))
-async def test_a_deep_member(kind: str, fate: Callable[..., Any], here: Runtime, store: str) -> None:
+async def test_a_deep_member(kind: str, fate: Callable[..., Any], inline: Runtime, store: str) -> None:
     await fate(KINDS[kind], store)
 
 

@@ -21,9 +21,9 @@ from umbel.patterns.pipeline import Parallel, Sequential
 from umbel.protocol.storage import CollectGarbage
 from umbel.testing import text
 
-from .programs import Gate, asks, inline, says
+from .programs import Gate, asks, new_runtime, says
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("inline")
 
 
 def nested(store: str) -> Pattern:
@@ -184,7 +184,7 @@ async def test_nothing_is_left_in_leases(store: str, tmp_path: Path) -> None:
 
 def test_the_command_hides_members_unless_asked(store: str) -> None:
     async def fill() -> None:
-        async with inline():
+        async with new_runtime():
             await nested(store).arun("go", thread_id="t")
 
     asyncio.run(fill())
@@ -199,7 +199,7 @@ def test_the_command_hides_members_unless_asked(store: str) -> None:
     assert listed("--members") == []
 
 
-async def test_an_exported_pattern_can_be_answered_elsewhere(store: str, tmp_path: Path, here: Runtime) -> None:
+async def test_an_exported_pattern_can_be_answered_elsewhere(store: str, tmp_path: Path, inline: Runtime) -> None:
     await nested(store).arun("go", thread_id="t")
     file, target = tmp_path / "out.jsonl", f"sqlite:///{tmp_path}/other.db"
     for command in (["export", "--store", store, "--out", str(file)], ["import", str(file), "--store", target]):

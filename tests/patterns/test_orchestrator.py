@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import pytest
-import pytest_asyncio
 from pydantic import BaseModel
 
 from umbel import Agent, Message, ModelResponse, Runtime, ToolContext, tool
@@ -38,12 +37,6 @@ from umbel.patterns.specialist import (
 )
 from umbel.protocol.patterns import MemberResult
 from umbel.testing import ScriptedModel, error, text, tool_call
-
-
-@pytest_asyncio.fixture
-async def inline() -> AsyncIterator[Runtime]:
-    async with Runtime(inline=True) as runtime:
-        yield runtime
 
 
 @tool

@@ -17,7 +17,7 @@ from umbel.testing import ScriptedModel, error, text, tool_call
 
 from .programs import Gate, asks, says
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("inline")
 
 
 def echo(name: str = "echo") -> Agent:
@@ -101,7 +101,7 @@ async def test_a_limit_is_a_failure_of_its_step_and_its_summary_is_not_passed_on
 
 
 @pytest.mark.spec("PAT-2", "OURS-3", "OURS-25")
-async def test_a_pause_is_no_output_and_a_cancelled_member_is_a_failure(here: Runtime) -> None:
+async def test_a_pause_is_no_output_and_a_cancelled_member_is_a_failure(inline: Runtime) -> None:
     paused = await Sequential([asks("a"), echo("never")]).arun("go")
     assert (paused.success, paused.stop_reason, paused.final_output) == (False, "interrupted", "")
     gate = Gate()
@@ -112,7 +112,7 @@ async def test_a_pause_is_no_output_and_a_cancelled_member_is_a_failure(here: Ru
     run = asyncio.ensure_future(pattern.arun("go"))
     await gate.came.wait()
     [child] = [event.child_run_id for event in events if event.event_type == "step_start"]
-    await here.ask(CancelRun(run_id=child), child)
+    await inline.ask(CancelRun(run_id=child), child)
     result = await run
     assert (result.success, result.stop_reason) == (False, "cancelled") and result.members[0].status == "cancelled"
 

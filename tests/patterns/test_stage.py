@@ -14,7 +14,7 @@ from umbel.testing import text
 
 from .programs import Gate, Program, asks, says
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("inline")
 
 
 async def test_a_step_is_named_after_its_member_unless_it_has_a_key() -> None:

@@ -14,7 +14,7 @@ from umbel.patterns.pattern import Pattern
 from umbel.patterns.pipeline import Parallel, Sequential
 from umbel.testing import ScriptedModel, error, text, tool_call, tool_calls
 
-from .programs import Gate, Program, ask_person, asks, inline, says
+from .programs import Gate, Program, ask_person, asks, new_runtime, says
 
 
 def named(result: Any) -> dict[str, str]:
@@ -35,7 +35,7 @@ class Breaks(ScriptedModel):
 
 
 @pytest.mark.spec("OURS-3", "OURS-24")
-async def test_a_pattern_asks_at_its_own_level(here: Runtime, store: str) -> None:
+async def test_a_pattern_asks_at_its_own_level(inline: Runtime, store: str) -> None:
     async def play(stage: Any) -> Any:
         first = await stage.ask("Go on?", key="go-on", options=["yes", "no"], metadata={"why": "cost"})
         second = await stage.ask("How far?", key="far", fields={"km": "number"})
@@ -61,7 +61,7 @@ def trio() -> Pattern:
 
 @pytest.mark.spec("OURS-2", "OURS-3", "OURS-24")
 @pytest.mark.parametrize("durable", [True, False])
-async def test_several_pauses_are_answered_one_at_a_time_in_any_order(here: Runtime, store: str, durable: bool) -> None:
+async def test_several_pauses_are_answered_one_at_a_time_in_any_order(inline: Runtime, store: str, durable: bool) -> None:
     pattern = trio().stored_in(store) if durable else trio()
     thread: dict[str, Any] = {"thread_id": "t"} if durable else {}
     result = await pattern.arun("go", **thread)
@@ -78,7 +78,7 @@ async def test_several_pauses_are_answered_one_at_a_time_in_any_order(here: Runt
 
 
 @pytest.mark.spec("OURS-2", "OURS-24")
-async def test_several_pauses_are_answered_at_once_and_a_bare_answer_is_refused(here: Runtime, store: str) -> None:
+async def test_several_pauses_are_answered_at_once_and_a_bare_answer_is_refused(inline: Runtime, store: str) -> None:
     pattern = trio().stored_in(store)
     result = await pattern.arun("go", thread_id="t")
     with pytest.raises(NotPaused, match="waits for 2 answers"):
@@ -90,7 +90,7 @@ async def test_several_pauses_are_answered_at_once_and_a_bare_answer_is_refused(
 
 
 @pytest.mark.spec("OURS-2", "OURS-15", "OURS-24")
-async def test_two_people_answer_at_the_same_moment(here: Runtime, store: str) -> None:
+async def test_two_people_answer_at_the_same_moment(inline: Runtime, store: str) -> None:
     pattern = trio().stored_in(store)
     paused = await pattern.arun("go", thread_id="t")
     given = [("one", id_of(paused, "a?")), ("two", id_of(paused, "b1?"))]
@@ -100,7 +100,7 @@ async def test_two_people_answer_at_the_same_moment(here: Runtime, store: str) -
 
 
 @pytest.mark.spec("OURS-2", "OURS-24")
-async def test_a_member_that_asks_two_things_at_once_goes_on_when_it_has_both_answers(here: Runtime, store: str) -> None:
+async def test_a_member_that_asks_two_things_at_once_goes_on_when_it_has_both_answers(inline: Runtime, store: str) -> None:
     both = tool_calls(("ask_person", {"question": "x?"}), ("ask_person", {"question": "y?"}))
     member = Agent(ScriptedModel([both, lambda seen: text(f"{seen[-2].content} {seen[-1].content}")]), [ask_person], name="m")
     pattern = Sequential([member, says("after")], checkpointer=store)
@@ -112,7 +112,7 @@ async def test_a_member_that_asks_two_things_at_once_goes_on_when_it_has_both_an
 
 
 @pytest.mark.spec("OURS-2", "OURS-25", "BUG-58")
-async def test_what_runs_beside_a_pause_ends_first_well_or_badly(here: Runtime, store: str) -> None:
+async def test_what_runs_beside_a_pause_ends_first_well_or_badly(inline: Runtime, store: str) -> None:
     gate = Gate(text("late"))
     members = {"asks": asks("asks"), "fails": Agent(Breaks(), name="fails"), "slow": Agent(gate, name="slow")}
     pattern = Parallel(members, on_error="continue", merge="list", checkpointer=store)
@@ -147,7 +147,7 @@ async def test_pauses_pass_through_patterns_in_patterns(runtime: Runtime, store:
 
 @pytest.mark.spec("OURS-3", "OURS-24")
 @pytest.mark.parametrize("durable", [True, False])
-async def test_a_pattern_is_a_tool_that_may_pause(here: Runtime, store: str, durable: bool) -> None:
+async def test_a_pattern_is_a_tool_that_may_pause(inline: Runtime, store: str, durable: bool) -> None:
     team = Parallel({"a": asks("a"), "b": says("b")}, name="team")
     boss = Agent(
         ScriptedModel([tool_call("team", prompt="work"), lambda seen: text(f"boss: {seen[-1].content}")]),
@@ -163,7 +163,7 @@ async def test_a_pattern_is_a_tool_that_may_pause(here: Runtime, store: str, dur
 
 
 @pytest.mark.spec("OURS-3", "OURS-24")
-async def test_an_agent_with_a_pattern_as_tool_is_a_member_of_a_pattern(here: Runtime, store: str) -> None:
+async def test_an_agent_with_a_pattern_as_tool_is_a_member_of_a_pattern(inline: Runtime, store: str) -> None:
     team = Sequential([asks("a")], name="team")
     script: list[Any] = [tool_call("team", prompt="work"), lambda seen: text(f"boss: {seen[-1].content}")]
     boss = Agent(ScriptedModel(script), [team.as_tool()], name="boss")
@@ -176,21 +176,21 @@ async def test_an_agent_with_a_pattern_as_tool_is_a_member_of_a_pattern(here: Ru
 @pytest.mark.spec("OURS-2", "OURS-3", "OURS-24")
 async def test_another_process_sees_the_pause_and_answers_it(store: str) -> None:
     pattern = trio().stored_in(store)
-    async with inline():
+    async with new_runtime():
         await pattern.arun("go", thread_id="t")
     other = trio().stored_in(store)
-    async with inline():
+    async with new_runtime():
         asked = {one["question"]: one["interrupt_id"] for one in await other.pending_interrupts_of("t")}
         assert set(asked) == {"a?", "b1?"}
         await other.aresume("one", thread_id="t", interrupt_id=asked["a?"])
-    async with inline():
+    async with new_runtime():
         assert [one["question"] for one in await other.pending_interrupts_of("t")] == ["b1?"]
         await other.aresume("two", thread_id="t")
         assert (await other.aresume("three", thread_id="t")).value == ["a: one", "b: three", "c said"]
 
 
 @pytest.mark.spec("OURS-3")
-async def test_a_pause_is_told_at_every_level(here: Runtime, store: str) -> None:
+async def test_a_pause_is_told_at_every_level(inline: Runtime, store: str) -> None:
     pattern = Sequential([asks("a")], checkpointer=store)
     events = [event async for event in pattern.run("go", thread_id="t")]
     assert isinstance(events[-1], InterruptEvent) and events[-1].question == "a?"
@@ -203,7 +203,7 @@ async def test_a_pause_is_told_at_every_level(here: Runtime, store: str) -> None
 
 
 @pytest.mark.spec("OURS-2", "OURS-24")
-async def test_a_pause_that_nobody_waits_for_does_not_hold_up_the_pattern(here: Runtime, store: str) -> None:
+async def test_a_pause_that_nobody_waits_for_does_not_hold_up_the_pattern(inline: Runtime, store: str) -> None:
     async def play(stage: Any) -> Any:
         asked = asyncio.ensure_future(stage.call("asks", "go"))
         result = await stage.call("b", "go")
@@ -215,7 +215,7 @@ async def test_a_pause_that_nobody_waits_for_does_not_hold_up_the_pattern(here: 
 
 
 @pytest.mark.spec("OURS-5", "OURS-24")
-async def test_cancelling_what_was_answered_keeps_the_answer(here: Runtime, store: str) -> None:
+async def test_cancelling_what_was_answered_keeps_the_answer(inline: Runtime, store: str) -> None:
     gate = Gate(text("worked"))
     started = asyncio.Event()
 

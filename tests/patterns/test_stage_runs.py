@@ -16,9 +16,9 @@ from umbel.patterns.pipeline import Loop, Parallel, Sequential
 from umbel.protocol.messages import Usage
 from umbel.testing import ScriptedModel, error, text, tool_call
 
-from .programs import Gate, Program, inline, says
+from .programs import Gate, Program, new_runtime, says
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("inline")
 
 
 def costly(name: str, tokens: int, calls: int = 1, *, priced: bool = False, **settings: Any) -> Agent:
@@ -305,7 +305,7 @@ async def test_sync_calls_work_and_one_pattern_serves_many_runs() -> None:
 async def test_the_end_of_a_durable_pattern_is_found_by_another_process(store: str) -> None:
     async def both(pattern: Pattern, thread: str) -> tuple[Any, Any]:
         result = await pattern.arun("go", thread_id=thread)
-        async with inline():
+        async with new_runtime():
             return result, await (await pattern.attach(result.run_id, thread_id=thread)).result()
 
     bad = Agent(ScriptedModel([error(ModelError("down"))]), name="bad")
