@@ -82,6 +82,23 @@ def _find(finder: Any, name: str, path: Any) -> importlib.machinery.ModuleSpec |
     return find_spec(name, path) if find_spec is not None else None
 
 
+class Definition:
+    """What can be sent to other processes, packed once."""
+
+    _packed: tuple[str, bytes] | None = None
+
+    @property
+    def packed(self) -> tuple[str, bytes]:
+        """This definition as (content hash, bytes), made once."""
+        if self._packed is None:
+            self._packed = pack_definition(self)
+        return self._packed
+
+    def keep_packed(self, key: str, blob: bytes) -> None:
+        """This definition was made from these bytes: they need not be made again."""
+        self._packed = (key, blob)
+
+
 class Definitions:
     """The definitions that one process knows."""
 

@@ -14,7 +14,7 @@ from ..protocol.commands import InterruptsLoaded, LoadInterrupts, StartRun
 from ..protocol.errors import NotPaused, PeerLost, RunLost
 from ..protocol.events import Event, RunLostEvent
 from ..protocol.results import AgentResult, RunOutcome
-from .definitions import pack_definition
+from .definitions import Definition
 from .event_stream import Callback, EventStream, Observer
 from .run_handle import failed
 from .runtime_port import RuntimePort, current_runtime
@@ -24,7 +24,7 @@ T = TypeVar("T")
 CLOSING_SECONDS = 10.0  # for a run whose stream was closed to end in order; then it is abandoned
 
 
-class Runnable(StartCalls):
+class Runnable(Definition, StartCalls):
     """Base of everything with ``run``, ``arun`` and ``run_sync``. One object may serve any number of concurrent runs."""
 
     callback_handler: Callable[[Any], Any] | None = None
@@ -36,22 +36,11 @@ class Runnable(StartCalls):
         self._paused: dict[str, RunOutcome] = {}
         self._children: set[Runnable] = set()
         self._armed = False
-        self._packed: tuple[str, bytes] | None = None
+        self._packed = None
 
     def parts(self) -> list[Any]:
         """The objects whose code must travel with this definition."""
         return [type(self)]
-
-    @property
-    def packed(self) -> tuple[str, bytes]:
-        """This definition as (content hash, bytes), made once."""
-        if self._packed is None:
-            self._packed = pack_definition(self)
-        return self._packed
-
-    def keep_packed(self, key: str, blob: bytes) -> None:
-        """This definition was made from these bytes: they need not be made again."""
-        self._packed = (key, blob)
 
     def inner(self) -> list[Any]:
         """What runs inside it: agents behind tools, members."""

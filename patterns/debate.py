@@ -11,7 +11,7 @@ from ..protocol.events import PatternEvent
 from ..protocol.patterns import Ending, MemberResult
 from .endings import concluded, failed
 from .pattern import Member, Pattern, settled
-from .pipeline import Template, as_text, plain, vote
+from .pipeline import Template, as_text, folded, vote
 from .structure import END, START, Edge
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Debate(Pattern):
         super().__init__(members, auxiliary={"judge": judge} if isinstance(judge, Runnable) else None, **settings)
         self.rounds = rounds
         self.judge = None if isinstance(judge, str | Runnable) else judge
-        self.same = same or plain
+        self.same = same or folded
         self.stop_on_consensus = stop_on_consensus
         self.template = Template(template, "task", "own", "others", "round")
 

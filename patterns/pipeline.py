@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..actors.runnable import Runnable
-from ..protocol.codec import plain as json_value
+from ..protocol.codec import plain
 from ..protocol.errors import CapReached, ConfigurationError
 from ..protocol.events import PatternEvent
 from ..protocol.patterns import Ending, MemberResult
@@ -160,7 +160,7 @@ class Parallel(Pattern):
             return merged
         if isinstance(merged, str):
             return ending.evolve(final_output=merged)
-        value = json_value(merged, f"{self.title}: what merge gave")
+        value = plain(merged, f"{self.title}: what merge gave")
         return ending.evolve(final_output=json.dumps(value, ensure_ascii=False), value=value)
 
     async def _merged(self, stage: Stage, outputs: list[str]) -> Any:
@@ -273,12 +273,12 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def plain(text: str) -> str:
+def folded(text: str) -> str:
     """A text without case and outer blanks: what is compared in votes."""
     return text.strip().casefold()
 
 
-def vote(outputs: Iterable[str], same: Callable[[str], str] = plain) -> str:
+def vote(outputs: Iterable[str], same: Callable[[str], str] = folded) -> str:
     """The most frequent of the outputs that are not empty, compared by what ``same`` makes of them; of equals the first."""
     said = [text for text in outputs if text.strip()]
     counts = Counter(map(same, said))
@@ -322,4 +322,4 @@ def _by_name(prompts: Any, names: list[str], make: Callable[[str], Any]) -> dict
     return found
 
 
-__all__ = ["Loop", "Parallel", "Sequential", "Template", "as_text", "loop", "parallel", "plain", "sequential", "vote"]
+__all__ = ["Loop", "Parallel", "Sequential", "Template", "as_text", "folded", "loop", "parallel", "sequential", "vote"]

@@ -105,7 +105,7 @@ class Play:
         except asyncio.CancelledError:
             fact["status"] = "cancelled"
             raise
-        except Exception as error:
+        except Exception as error:  # raised again; what is not the body's own patience is the runtime's
             if type(error) is TimeoutError:  # the body had given it up when it was played before
                 fact["status"] = "cancelled"
             else:
@@ -153,7 +153,7 @@ class Play:
         carry = (lambda: self._lasting(f"cache/{sign}", key, carry_out)) if lasting else carry_out
         try:
             result = await self.step(name, key, carry)
-        except BaseException as error:
+        except BaseException as error:  # raised again; equal calls that wait hear of it, too
             mine.set_result(error)
             raise
         mine.set_result(result)

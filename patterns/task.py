@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from ..actors.definitions import pack_definition
+from ..actors.definitions import Definition
 from ..actors.tools.decorator import Isolation, Tool, is_async
 from ..actors.tools.output import json_output
 from ..actors.tools.schema import signature_of
@@ -24,7 +24,7 @@ T = TypeVar("T")
 Cache = bool | Literal["thread"]
 
 
-class Task(Generic[P, T]):
+class Task(Definition, Generic[P, T]):
     """A function that runs in a tool executor when the body of an entrypoint calls it; elsewhere it is just the function.
 
     Its call is a coroutine in an async body, and a future (``call.result()``) in a sync one. A task that fails raises
@@ -69,7 +69,6 @@ class Task(Generic[P, T]):
         options |= {"function": body, "signature": signature, "idempotent": idempotent}
         self.tool = Tool(name=self.name, description=inspect.getdoc(function) or f"The task {self.name}.", **options)
         self.tools_by_name = {self.name: self.tool}
-        self._packed: tuple[str, bytes] | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
         play = playing()
@@ -96,17 +95,6 @@ class Task(Generic[P, T]):
         return self._shape.load(result.value)
 
     # as a definition, which executors know it by
-
-    @property
-    def packed(self) -> tuple[str, bytes]:
-        """This definition as (content hash, bytes), made once."""
-        if self._packed is None:
-            self._packed = pack_definition(self)
-        return self._packed
-
-    def keep_packed(self, key: str, blob: bytes) -> None:
-        """This definition was made from these bytes."""
-        self._packed = (key, blob)
 
     def parts(self) -> list[Any]:
         """The objects whose code must travel with it."""

@@ -7,7 +7,6 @@ stopping, the final save, the last event, the outcome.
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Any
 
 from ...protocol.errors import NotPaused, RunError, StaleWriter
@@ -15,7 +14,6 @@ from ...protocol.markers import STEP
 from ...protocol.patterns import Ending
 from ...protocol.turn import PendingInterrupt
 from ..threads import Threads
-from .asking import ask_checkpointer
 from .pause import take_answers
 from .progress import StepPaused
 from .recovery import recover_turn
@@ -39,15 +37,12 @@ async def conduct(run: Run) -> str:
         stage.tell_again(run.request.after_seq)
     try:
         ending = await played(run, stage)
-    except asyncio.CancelledError:
-        await run.absorb_stop()
-        await stage.close(at_once=run.stopping is None)
-        await clean_up(run, run.lost)
-        stage.flush()
-        raise
-    except BaseException as error:
-        await stage.close()
-        await clean_up(run, error)
+    except BaseException as error:  # a stop, too: in any case nothing is left running, and what is known is kept
+        stopped = isinstance(error, asyncio.CancelledError)
+        if stopped:
+            await run.absorb_stop()
+        await stage.close(at_once=stopped and run.stopping is None)
+        await clean_up(run, run.lost if stopped else error)
         stage.flush()
         raise
     if ending is None:
@@ -93,7 +88,7 @@ async def clean_up(run: Run, error: BaseException | None) -> None:
     """If it ends because its thread was deleted, what its members have stored since goes, too. Source: OURS-23."""
     thread_id = run.request.thread_id
     if isinstance(error, StaleWriter) and thread_id is not None and run.config.checkpointer is not None:
-        threads = Threads(run.config.checkpointer, partial(ask_checkpointer, run.peers))
+        threads = Threads(run.config.checkpointer, run.peers.checkpointer().request)
         if not await threads.exists(thread_id):
             await threads.delete_members(thread_id)
 

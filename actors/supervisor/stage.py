@@ -21,9 +21,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from pydantic_core import to_json
-
-from ...protocol.codec import plain
+from ...protocol.codec import plain, to_json
 from ...protocol.errors import ConfigurationError, OutcomeUnknown
 from ...protocol.events import Event
 from ...protocol.messages import InterruptRequest, Message, ToolCall

@@ -7,11 +7,11 @@ arguments will do; :func:`reducer` says what its first write is combined with.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...protocol.messages import Message
+from .plain import sign
 
 REMOVE_ALL = "__remove_all__"
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING", "__reduce__": lambda self: "MISSING"})()
@@ -73,7 +73,7 @@ def _mapping(value: Any) -> Any:
 def _items(value: Any) -> list[Any]:
     """What a write adds to a list: the members of a list, tuple or set, or the value itself."""
     if isinstance(value, set | frozenset):
-        return sorted(value, key=_sign)
+        return sorted(value, key=sign)
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
@@ -81,10 +81,6 @@ def _members(value: Any) -> list[Any]:
     if not isinstance(value, list | tuple | set | frozenset):
         raise TypeError(f"a set or list is needed, not {type(value).__name__}")
     return _items(value)
-
-
-def _sign(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=repr)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -103,10 +99,10 @@ def append(current: Any, write: Any) -> list[Any]:
 def append_unique(current: Any, write: Any) -> list[Any]:
     """As :data:`append`, without what is there already."""
     kept = _listed(current)
-    seen = {_sign(item) for item in kept}
+    seen = {sign(item) for item in kept}
     for item in _items(write):
-        if (sign := _sign(item)) not in seen:
-            seen.add(sign)
+        if (known := sign(item)) not in seen:
+            seen.add(known)
             kept.append(item)
     return kept
 
@@ -168,8 +164,8 @@ def union(current: Any, write: Any) -> Any:
 @reducer(check=_members)
 def intersection(current: Any, write: Any) -> Any:
     """The members that both have: a set where the key's type is one, else a list in its present order."""
-    kept = {_sign(item) for item in _members(write)}
-    common = [item for item in _members(current) if _sign(item) in kept]
+    kept = {sign(item) for item in _members(write)}
+    common = [item for item in _members(current) if sign(item) in kept]
     return set(common) if isinstance(current, set | frozenset) else common
 
 
