@@ -18,7 +18,8 @@ from .ledger import OUT_EXISTS, Ledger
 from .progress import Reporter, Snapshot, choose_reporter
 from .results import FleetInterrupted, FleetReport
 from .retry import Backoff
-from .runner import FleetRun, Runnable, Settings
+from .runner import FleetRun
+from .settings import Runnable, Settings
 from .sources import Tasks, open_source
 
 Progress = bool | Reporter | Callable[[Snapshot], Any]
