@@ -7,6 +7,7 @@ import logging
 import time
 
 from .attempt import Attempter
+from .budget import FleetPurse
 from .ledger import Ledger, id_hash
 from .progress import RateMeter, Reporter, Snapshot
 from .results import FleetReport, TaskResult, describe_error
@@ -31,7 +32,9 @@ class FleetRun:
         self._reporter = reporter
         self._settings = settings
         self._tally = Tally()
-        self._attempter = Attempter(agent, settings, any_ok=lambda: self._tally.ok > 0, give_up=self._give_up)
+        self._purse = FleetPurse(settings.budget, settings.concurrency, self._elapsed)
+        any_ok = lambda: self._tally.ok > 0  # noqa: E731 - read at each failure
+        self._attempter = Attempter(agent, settings, self._purse, any_ok=any_ok, give_up=self._give_up)
         self._seen: set[int] = set()
         self._in_flight: dict[int, Attempts] = {}
         self._kept: list[tuple[int, TaskResult]] = []
@@ -44,6 +47,7 @@ class FleetRun:
         self._meter = RateMeter()
         self._started = time.monotonic()
         self._stopped: str | None = None
+        self._enough: str | None = None
         self._fatal: BaseException | None = None
 
     def stop(self, reason: str) -> None:
@@ -66,7 +70,7 @@ class FleetRun:
         self._alive = len(self._workers)
         for worker in self._workers:
             worker.add_done_callback(self._worker_ended)
-        side = [asyncio.create_task(self._tick()), asyncio.create_task(self._count())]
+        side = [asyncio.create_task(self._tick()), asyncio.create_task(self._count()), *self._alarms()]
         try:
             await self._ended.wait()
         except asyncio.CancelledError:
@@ -80,6 +84,18 @@ class FleetRun:
         if error is not None:
             raise error
         return self._report()
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    def _alarms(self) -> list[asyncio.Task[None]]:
+        """What ends the fleet when its time is over."""
+        times = {"deadline": self._settings.deadline_in(0.0), "budget_seconds": self._purse.seconds_left()}
+        return [asyncio.create_task(self._stop_after(left, why)) for why, left in times.items() if left is not None]
+
+    async def _stop_after(self, seconds: float, reason: str) -> None:
+        await asyncio.sleep(seconds)
+        self.stop(reason)
 
     def _worker_ended(self, worker: asyncio.Task[None]) -> None:
         self._alive -= 1
@@ -108,6 +124,9 @@ class FleetRun:
 
     async def _next(self) -> Task | BadTask | None:
         while self._stopped is None and not self._at_limit():
+            if (resource := self._purse.used_up) is not None:
+                self._enough = f"budget_{resource}"
+                return None
             item = await self._source.next()
             if item is None:
                 return None
@@ -138,6 +157,9 @@ class FleetRun:
         self._in_flight[attempts.order] = attempts
         try:
             result = await self._attempter.run(attempts)
+            if result is None:  # nothing of it was done
+                self._in_flight.pop(attempts.order, None)
+                return
         except asyncio.CancelledError:
             result = attempts.result(
                 "cancelled", error=f"the fleet was stopped ({self._stopped})" if self._stopped else "cancelled"
@@ -150,6 +172,16 @@ class FleetRun:
     def _land(self, attempts: Attempts, result: TaskResult) -> None:
         if self._in_flight.pop(attempts.order, None) is not None:
             self._record(result, attempts.order)
+            self._note_quarantine(attempts, result)
+
+    def _note_quarantine(self, attempts: Attempts, result: TaskResult) -> None:
+        file = self._settings.quarantine
+        if file is None:
+            return
+        if result.status == "quarantined":
+            file.put(attempts.task, result.error, attempts.deaths)
+        elif result.status == "ok":
+            file.clear(result.id)
 
     def _record(self, result: TaskResult, order: int) -> None:
         self._tally.add(result)
@@ -176,6 +208,8 @@ class FleetRun:
                 if self._ledger is not None:
                     await self._ledger.close()
             finally:
+                if self._settings.quarantine is not None:
+                    self._settings.quarantine.close()
                 if self._size is None and self._stopped is None:
                     self._size = self._tally.total + self._tally.skipped  # the last task was done before they were counted
                 self._reporter.close(self._snapshot())
@@ -196,7 +230,7 @@ class FleetRun:
 
     def _snapshot(self) -> Snapshot:
         expected = self._expected()
-        tally, elapsed = self._tally, time.monotonic() - self._started
+        tally, elapsed = self._tally, self._elapsed()
         rate = self._meter.rate(elapsed, tally.total)
         left = None if expected is None else max(0, expected - tally.total - tally.skipped)
         return Snapshot(
@@ -215,10 +249,12 @@ class FleetRun:
             elapsed_s=elapsed,
             rate=rate,
             eta_s=left / rate if left and rate > 0 else None,
+            budget=self._purse.describe(),
+            deadline_s=self._settings.deadline_in(elapsed),
         )
 
     def _report(self) -> FleetReport:
-        tally, elapsed = self._tally, time.monotonic() - self._started
+        tally, elapsed = self._tally, self._elapsed()
         kept = tuple(result for _, result in sorted(self._kept, key=_by_order))
         return FleetReport(
             total=tally.total,
@@ -234,7 +270,7 @@ class FleetRun:
             tokens=tally.tokens,
             cost_usd=tally.cost_usd,
             out=None if self._ledger is None else str(self._ledger.path),
-            stopped=self._stopped,
+            stopped=self._stopped or self._enough,
             failures=tuple(tally.failures),
             results=kept,
         )
