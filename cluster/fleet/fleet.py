@@ -10,17 +10,20 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import ValidationError
 
 from ...actors import runnable as actors
 from ...actors.runtime_port import RuntimePort, current_runtime
+from ...protocol.config import Topology
 from ...protocol.errors import ConfigurationError, DefinitionError
+from ..loading import load_agent
 from .budget import Budget
 from .durations import read_deadline
 from .hedging import Hedge, check_idempotent
 from .ledger import OUT_EXISTS, Ledger
+from .plan import Plan, make_plan
 from .priority import read_priority
 from .progress import Reporter, Snapshot, choose_reporter
 from .quarantine_file import QuarantineFile
@@ -29,6 +32,10 @@ from .retry import Backoff, Retries
 from .runner import FleetRun
 from .settings import Runnable, Settings
 from .sources import Tasks, TaskSource, open_source
+from .spec import FleetSpec
+
+if TYPE_CHECKING:
+    from ..runtime import Runtime
 
 Progress = bool | Reporter | Callable[[Snapshot], Any]
 
@@ -113,11 +120,65 @@ class Fleet:
         self._threads = threads
         self._backoff = backoff or Backoff()
         self._quarantine_after = quarantine_after
+        self._spec: FleetSpec | None = None
         self._runs: list[tuple[asyncio.AbstractEventLoop, FleetRun]] = []
+
+    @classmethod
+    def from_spec(
+        cls,
+        source: str | os.PathLike[str] | Mapping[str, Any] | FleetSpec,
+        *,
+        runtime: RuntimePort | None = None,
+        **changes: Any,
+    ) -> Fleet:
+        """The fleet that a YAML file, a mapping or a :class:`FleetSpec` describes; ``run()`` takes its tasks and files.
+
+        Args:
+            source: see ``docs/fleets.md``.
+            runtime: where to run; by default where the spec says.
+            **changes: fields that win over those of ``source``.
+
+        Raises:
+            ConfigurationError: a wrong field, an agent that cannot be imported; with file, line and what to do.
+        """
+        spec = source if isinstance(source, FleetSpec) else FleetSpec.read(source, **changes)
+        agent = load_agent(spec.agent, "agent", spec.folder)
+        fleet = cls(
+            agent,
+            concurrency=spec.concurrency,
+            retries=spec.retries,
+            timeout=spec.timeout,
+            runtime=runtime or runtime_of(spec),
+            threads=spec.threads,
+            quarantine_after=spec.quarantine_after,
+            deadline=spec.deadline,
+            budget=spec.budget,
+            priority=spec.priority,
+            hedge=spec.hedge or False,
+            quarantine=spec.quarantine,
+        )
+        fleet._spec = spec
+        return fleet
+
+    async def plan(self, tasks: Tasks | None = None, *, limit: int | None = None, **choice: int | None) -> Plan:
+        """What :meth:`run` would do, as far as can be told without running anything: see :class:`Plan`."""
+        spec = self._spec
+        tasks = tasks if tasks is not None or spec is None else spec.tasks
+        source = self._open(tasks, **self._chosen(choice))
+        if source.needs_ray:
+            self._join_ray(source.name)
+        return await make_plan(self._agent, source, limit or getattr(spec, "limit", None))
+
+    def _chosen(self, choice: Mapping[str, int | None]) -> dict[str, int | None]:
+        """``sample`` and ``shuffle_seed``, of the call or else of the spec."""
+        return {
+            name: value if (value := choice.get(name)) is not None else getattr(self._spec, name, None)
+            for name in ("sample", "shuffle_seed")
+        }
 
     async def run(
         self,
-        tasks: Tasks,
+        tasks: Tasks | None = None,
         out: str | os.PathLike[str] | None = None,
         *,
         resume: bool = False,
@@ -133,7 +194,7 @@ class Fleet:
         Args:
             tasks: a .jsonl, .csv (also .gz) or .parquet file, a folder of text files, ``"-"`` for JSON lines on standard
                 input, a :class:`TaskInput` that says more, a Ray Data dataset, or an iterable or async iterable of prompts,
-                mappings (``id``, ``prompt``, ``metadata``) or :class:`Task`.
+                mappings (``id``, ``prompt``, ``metadata``) or :class:`Task`; None takes those of the spec.
             out: the results file, one JSON line a task.
             resume: go on with ``out``: tasks that are ok there are not run again.
             overwrite: replace ``out``.
@@ -167,7 +228,7 @@ class Fleet:
 
     async def run_until_signal(
         self,
-        tasks: Tasks,
+        tasks: Tasks | None = None,
         out: str | os.PathLike[str] | None = None,
         *,
         signals: Iterable[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
@@ -180,8 +241,13 @@ class Fleet:
         shuffle_seed: int | None = None,
     ) -> FleetReport:
         """:meth:`run` for programs: the first of these signals stops the fleet cleanly, and the report says so."""
+        spec = self._spec
+        if spec is not None:
+            tasks = spec.tasks if tasks is None else tasks
+            out = next(iter(spec.out), None) if out is None else out
+            limit = spec.limit if limit is None else limit
         path = None if out is None else Path(out)
-        source = self._open(tasks, sample, shuffle_seed)
+        source = self._open(tasks, **self._chosen({"sample": sample, "shuffle_seed": shuffle_seed}))
         try:
             _check_out(path, source.path, keep_going=resume or overwrite)
             if source.needs_ray:
@@ -202,7 +268,7 @@ class Fleet:
         finally:
             self._runs.remove(entry)
 
-    def run_sync(self, tasks: Tasks, out: str | os.PathLike[str] | None = None, **options: Any) -> FleetReport:
+    def run_sync(self, tasks: Tasks | None = None, out: str | os.PathLike[str] | None = None, **options: Any) -> FleetReport:
         """:meth:`run` for callers that are not async; inside a running event loop it works in a thread.
 
         Raises:
@@ -253,7 +319,9 @@ class Fleet:
             quarantine=quarantine,
         )
 
-    def _open(self, tasks: Tasks, sample: int | None, shuffle_seed: int | None) -> TaskSource:
+    def _open(self, tasks: Tasks | None, sample: int | None, shuffle_seed: int | None) -> TaskSource:
+        if tasks is None:
+            raise ConfigurationError("tasks: there are none; give run() a file, or an iterable of tasks")
         source = open_source(tasks)
         if sample is not None or shuffle_seed is not None:
             source.reorder(sample=sample, seed=shuffle_seed)
@@ -269,6 +337,21 @@ class Fleet:
         start = getattr(runtime, "start", None)
         if start is not None:
             start()
+
+
+def runtime_of(spec: FleetSpec) -> Runtime | None:
+    """The runtime that a spec asks for, not started yet; None where it leaves that to whoever runs it."""
+    from ..runtime import Runtime
+
+    if spec.runtime != "auto" and spec.address is not None:
+        raise ConfigurationError(f"--address names a cluster and --runtime {spec.runtime} uses none; give one of them")
+    topology = spec.topology
+    if spec.limits:
+        topology = Topology.model_validate({**(topology.model_dump() if topology else {}), "limits": spec.limits})
+    if spec.runtime == "auto" and spec.address is None and topology is None:
+        return None
+    address = "local" if spec.runtime == "local" else spec.address
+    return Runtime(inline=spec.runtime == "inline", address=address, topology=topology)
 
 
 class Stoppable(Protocol):
