@@ -46,11 +46,7 @@ async def test_parquet_rows_are_tasks_with_columns_as_told(table: Path) -> None:
     first, second, third = await read(TaskInput(path=str(table), id="key", prompt="question"))
     assert first == Task(id="1", prompt="why", metadata={"price": "1.5", "day": "2026-12-01"}, where=f"{table}, row 1")
     assert isinstance(second, BadTask)
-    assert str(
-        second
-    ) == f"{table}, row 2: field 'prompt': expected text, found null; say there what the agent is to do (a " + (
-        "pattern may take an object)"
-    )
+    assert str(second).startswith(f"{table}, row 2: field 'prompt': expected text, found null; say there what")
     assert third.id == "3"
     assert await open_source(table).count() == 3
     (one, _, _) = await read(TaskInput(path=str(table), id="key", prompt=("question", "day")))
