@@ -14,9 +14,9 @@ from typing import Any, Protocol
 from ...actors import runnable as actors
 from ...actors.runtime_port import RuntimePort, current_runtime
 from ...protocol.errors import ConfigurationError, DefinitionError
-from .ledger import OUT_EXISTS, Ledger
 from .progress import Reporter, Snapshot, choose_reporter
 from .results import FleetInterrupted, FleetReport
+from .results_file import OUT_EXISTS, ResultsFile
 from .retry import Backoff
 from .runner import FleetRun
 from .settings import Runnable, Settings

@@ -7,7 +7,7 @@ import logging
 import time
 
 from .attempt import Attempter
-from .ledger import Ledger, id_hash
+from .ledger import Ending, Ledger, id_hash
 from .progress import RateMeter, Reporter, Snapshot
 from .results import FleetReport, TaskResult, describe_error
 from .settings import Runnable, Settings
@@ -114,7 +114,7 @@ class FleetRun:
             key = id_hash(item.id)
             if key in self._seen:
                 item = duplicate(item)
-            elif self._ledger is not None and key in self._ledger.done:
+            elif self._ledger is not None and self._ledger.is_done(key):
                 self._seen.add(key)
                 self._tally.skipped += 1
                 continue
