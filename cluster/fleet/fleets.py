@@ -11,9 +11,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ...actors.checkpoints.registry import file_url, open_store
+from ...actors.checkpoints.registry import open_store
 from ...actors.checkpoints.store import Store
-from ...actors.checkpoints.url import StoreUrl, shown
+from ...actors.checkpoints.url import StoreUrl, file_url, shown
 from ...protocol.errors import ConfigurationError
 from ...protocol.storage import ListThreads, ThreadInfo
 from .holder import describe_holder, is_gone

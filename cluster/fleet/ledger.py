@@ -1,15 +1,18 @@
 """What a run of a fleet records to, and reads from when it is resumed.
 
-    results file    `results_file.py`   a fleet without a name: the file is all there is
-    store           `store_ledger.py`   a fleet with a name: results and the record of the fleet, in any store of checkpoints
+results file    `results_file.py`   a fleet without a name: the file is all there is
+store           `store_ledger.py`   a fleet with a name: results and the record of the fleet, in any store of checkpoints
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 from typing import Literal, Protocol
 
+from .record import FleetRecord
 from .results import TaskResult
 
 EndState = Literal["finished", "stopped", "failed"]
@@ -41,9 +44,16 @@ class Ledger(Protocol):
 
     Attributes:
         where: for people: the results file, or the fleet's name and its store.
+        files: that hold the results; perhaps none.
+        record: of the fleet, earlier sessions included; None without a name.
     """
 
     where: str
+    files: Sequence[Path]
+
+    @property
+    def record(self) -> FleetRecord | None:
+        """See above."""
 
     def is_done(self, key: int) -> bool:
         """Whether the task of that :func:`id_hash` is ok, so that it is never run again."""

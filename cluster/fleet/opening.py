@@ -103,7 +103,9 @@ async def _opened(
 ) -> StoreLedger:
     earlier = await load_record(store, name)
     if earlier is not None and not (resume or overwrite):
-        raise ConfigurationError(f"{where} is there already ({describe(earlier)}); --resume goes on with it, --overwrite begins anew")
+        raise ConfigurationError(
+            f"{where} is there already ({describe(earlier)}); --resume goes on with it, --overwrite begins anew"
+        )
     if overwrite and earlier is not None:
         await store.delete(thread_of(name))
         taken, earlier = await _take(store, name, owner), None

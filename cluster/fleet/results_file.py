@@ -18,6 +18,7 @@ from typing import IO
 
 from ...protocol.errors import ConfigurationError, StoreUnavailable
 from .ledger import Ending, id_hash
+from .record import FleetRecord
 from .results import TaskResult
 
 OUT_EXISTS = "is there already; --resume goes on with it, --overwrite replaces it, or choose another file"
@@ -42,6 +43,8 @@ class ResultsFile:
             raise ConfigurationError("resume goes on with a results file and overwrite replaces it; choose one")
         self.path = path
         self.where = str(path)
+        self.files = (path,)
+        self.record: FleetRecord | None = None
         self.done: set[int] = set()
         self._reruns = False
         self._stream = _open_locked(path, fresh=not (resume or overwrite))

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from .retry import Backoff
+from .budget import Budget
+from .hedging import Hedge
+from .quarantine_file import QuarantineFile
+from .retry import Backoff, Retries
 
 
 class Runnable(Protocol):
@@ -29,7 +33,7 @@ class Settings:
     """How to run: see :class:`~umbel.cluster.fleet.Fleet`."""
 
     concurrency: int
-    retries: int
+    retries: Retries
     timeout: float | None
     threads: str | None
     options: dict[str, Any]
@@ -38,3 +42,13 @@ class Settings:
     ready: Callable[[], Awaitable[None]] | None
     limit: int | None
     keep: bool
+    budget: Budget
+    deadline: float | datetime | None
+    hedge: Hedge | None
+    quarantine: QuarantineFile | None
+
+    def deadline_in(self, elapsed: float) -> float | None:
+        """Seconds to the deadline, ``elapsed`` seconds after the start; None without one."""
+        if isinstance(self.deadline, datetime):
+            return (self.deadline - datetime.now(UTC)).total_seconds()
+        return None if self.deadline is None else self.deadline - elapsed

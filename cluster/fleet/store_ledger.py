@@ -23,7 +23,7 @@ from .holder import describe_holder
 from .ledger import Ending, id_hash
 from .record import FACT, FleetRecord, thread_of
 from .results import TaskResult
-from .segments import Merge, Segments, pack
+from .segments import Merge, pack
 from .sinks import Sink
 from .stored import Stored
 
@@ -64,6 +64,7 @@ class StoreLedger:
     ) -> None:
         self.where = where
         self.sinks = tuple(sinks)
+        self.files = tuple(sink.path for sink in sinks)
         self._store = store
         self._earlier = record
         self._owner = owner

@@ -365,7 +365,11 @@ async def test_async_iterables(make_agent: Any) -> None:
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [({"concurrency": 0}, "concurrency=0"), ({"retries": -1}, "retries=-1"), ({"timeout": 0}, "timeout=0")],
+    [
+        ({"concurrency": 0}, "concurrency=0"),
+        ({"retries": -1}, "retries: default: expected 0 or more, found -1"),
+        ({"timeout": 0}, "timeout=0"),
+    ],
 )
 def test_numbers_out_of_range_are_refused(make_agent: Any, options: Any, expected: Any) -> None:
     with pytest.raises(ConfigurationError, match=expected):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from umbel.cluster.fleet.ledger import id_hash
-from umbel.cluster.fleet.results_file import ResultsFile
 from umbel.cluster.fleet.results import TaskResult
+from umbel.cluster.fleet.results_file import ResultsFile
 from umbel.protocol.errors import ConfigurationError, StoreUnavailable
 
 
