@@ -102,7 +102,7 @@ async def open_results(text: str, store_url: str | None = None) -> AsyncIterator
     """
     path = Path(text)
     if path.suffix in {".jsonl", PARQUET}:
-        if not path.is_file():
+        if not await asyncio.to_thread(path.is_file):
             raise ConfigurationError(f"there is no results file {path}")
         read = _read_parquet if path.suffix == PARQUET else _read_jsonl
         async for result in read(path):

@@ -1,4 +1,4 @@
-"""The record of a fleet: what is known of it beside its results, in the store, for whoever looks at it while it runs or later."""
+"""The record of a fleet: what its store says of it beside its results, for whoever looks at it."""
 
 from __future__ import annotations
 
