@@ -11,20 +11,19 @@ from uuid import uuid4
 
 import pytest
 
-from umbel.actors.checkpoints import MemoryStore, SqliteStore, Store, open_store
+from umbel.actors.checkpoints import CheckpointerActor, MemoryStore, Store, open_store
 from umbel.actors.checkpoints.store import SaveOutcome
 from umbel.actors.threads import Threads
-from umbel.actors.checkpoints import CheckpointerActor
 from umbel.cluster.fleet import Fleet, delete_fleet, export, list_fleets, load_fleet, open_results, results_of
 from umbel.cluster.fleet.ledger import Ending, id_hash
 from umbel.cluster.fleet.opening import open_ledger
 from umbel.cluster.fleet.results import TaskResult
 from umbel.cluster.fleet.segments import SEGMENT_BYTES, Segments, unpack
 from umbel.cluster.fleet.store_ledger import StoreLedger
-from umbel.cluster.fleet.stored import newest_lines, read_stored
+from umbel.cluster.fleet.stored import newest_lines
 from umbel.protocol.commands import SaveCheckpoint
-from umbel.protocol.errors import ConfigurationError, StaleWriter, StoreUnavailable, UmbelError
-from umbel.protocol.storage import CollectGarbage, TakeLease
+from umbel.protocol.errors import ConfigurationError, StaleWriter, StoreUnavailable
+from umbel.protocol.storage import TakeLease
 
 FINISHED = Ending(state="finished")
 
@@ -61,6 +60,12 @@ async def session(store: str | Store, *results: TaskResult, ending: Ending = FIN
     return ledger
 
 
+async def until_refused(ledger: StoreLedger) -> None:
+    while True:
+        await ledger.room()
+        await asyncio.sleep(0.01)
+
+
 async def ids_of(url: str) -> list[tuple[str, str]]:
     return [(one.id, one.status) async for one in results_of(url, "f")]
 
@@ -87,7 +92,7 @@ async def test_a_resumed_fleet_knows_what_is_done_and_the_newest_result_counts(u
 
 async def test_a_fleet_that_is_there_is_neither_gone_on_with_nor_replaced_unasked(url: str) -> None:
     await session(url, result("a"))
-    with pytest.raises(ConfigurationError, match="1 ok.*--resume"):
+    with pytest.raises(ConfigurationError, match=r"1 ok.*--resume"):
         await open_ledger("f", url)
     await session(url, result("b"), overwrite=True)
     assert await ids_of(url) == [("b", "ok")]
@@ -114,9 +119,7 @@ async def test_whoever_has_lost_the_fleet_cannot_write_any_more() -> None:
     await store.lease(TakeLease(store="", thread_id="fleet:f", owner="another", seconds=60, steal=True))
     ledger.put(result("late"))
     with pytest.raises(StaleWriter):
-        while True:
-            await ledger.room()
-            await asyncio.sleep(0.01)
+        await until_refused(ledger)
     with pytest.raises(StaleWriter):
         await ledger.close(FINISHED)
     assert await _stored(store) == ["mine"]
@@ -185,21 +188,19 @@ async def test_a_store_that_stays_away_ends_the_fleet() -> None:
     store.plan = ["lost"] * 100
     ledger.put(result("a"))
     with pytest.raises(StoreUnavailable):
-        while True:
-            await ledger.room()
-            await asyncio.sleep(0.01)
+        await until_refused(ledger)
     with pytest.raises(StoreUnavailable):
         await ledger.close(FINISHED)
 
 
 async def test_a_batch_and_the_record_that_counts_it_are_stored_together() -> None:
-    class Watching(Lasting):
-        seen: list[tuple[int, int]] = []
+    seen: list[tuple[int, int]] = []
 
+    class Watching(Lasting):
         async def save(self, saves: Sequence[SaveCheckpoint]) -> list[SaveOutcome]:
             outcomes = await super().save(saves)
             stored = sum(len(unpack(thread.state, "")) for thread in self._threads["fleet:f"].rows)
-            self.seen.append((stored, sum(saves[-1].metadata["fleet"]["counts"].values())))
+            seen.append((stored, sum(saves[-1].metadata["fleet"]["counts"].values())))
             return outcomes
 
     store = Watching()
@@ -209,19 +210,17 @@ async def test_a_batch_and_the_record_that_counts_it_are_stored_together() -> No
         if number % 50 == 0:
             await asyncio.sleep(0.05)
     await ledger.close(FINISHED)
-    assert store.seen[-1] == (300, 300)
-    assert all(stored == counted for stored, counted in store.seen)
-    assert len(store.seen) > 3
+    assert seen[-1] == (300, 300)
+    assert all(stored == counted for stored, counted in seen)
+    assert len(seen) > 3
 
 
 def test_small_batches_are_merged_and_the_order_stays() -> None:
-    segments, stored = Segments(), 0
-    written = 0
+    segments, written = Segments(), 0
     for number in range(20_000):
         merge = segments.merge([b'{"id":"%d","status":"ok"}' % number])
         written += merge.size
         segments.stored(merge, str(number))
-        stored += 1
     sizes = [segment.size for segment in segments]
     assert sum(sizes) < 20_000 * 40
     assert len(sizes) < 24
@@ -310,9 +309,7 @@ async def test_a_line_is_in_the_file_only_once_the_store_has_it(tmp_path: Path) 
     store.plan = ["lost"] * 100
     ledger.put(result("a"))
     with pytest.raises(StoreUnavailable):
-        while True:
-            await ledger.room()
-            await asyncio.sleep(0.01)
+        await until_refused(ledger)
     assert out.read_bytes() == b""
     with pytest.raises(StoreUnavailable):
         await ledger.close(FINISHED)
