@@ -37,6 +37,12 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The results file: JSON, one line a task.")] = None,
     *,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Keep the fleet under this name in a store; in FLEET.YAML the default is the file's name."),
+    ] = None,
+    store: Annotated[str | None, typer.Option(help="URL of that store (default: fleets.sqlite in UMBEL_HOME).")] = None,
+    grace: Annotated[str | None, typer.Option(help="How long it may take to end in order after a signal: 10, 30s.")] = None,
     tasks: Annotated[str | None, typer.Option(help="Other tasks than those that FLEET.YAML names.")] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Tasks in flight at once (100).")] = None,
     retries: Annotated[int | None, typer.Option(min=0, help="Further attempts after errors that may go away (2).")] = None,
@@ -90,6 +96,9 @@ def run(
 
     given = {
         "agent": agent,
+        "name": name,
+        "store": store,
+        "grace": grace,
         "tasks": tasks,
         "out": None if out is None else str(out),
         "concurrency": concurrency,
@@ -127,11 +136,8 @@ def _read(what: str, given: dict[str, Any], budget: dict[str, Any]) -> FleetSpec
     if what.endswith((".yaml", ".yml")):
         content = Document.of(what).content.get("budget") if limits else None
         there = content if isinstance(content, Mapping) else {}
-        spec = FleetSpec.read(what, **given, budget={**there, **limits} if limits else None)
-        if not spec.out:
-            raise ConfigurationError(f"{what}: field 'out': missing; write for example 'out: results.jsonl', or give --out")
-        return spec
-    missing = [name for name in ("agent", "out") if given[name] is None]
+        return FleetSpec.read(what, **given, budget={**there, **limits} if limits else None)
+    missing = [name for name in ("agent", "out") if given[name] is None and not (name == "out" and given["name"])]
     if missing:
         raise ConfigurationError(f"--{missing[0]} is missing; give it, or name a fleet in YAML instead of tasks")
     return FleetSpec.read({"tasks": what}, **given, budget=limits or None)
