@@ -46,6 +46,9 @@ def run(
     budget_usd: Annotated[float | None, typer.Option(help="Dollars for all tasks together.")] = None,
     priority: Annotated[str | None, typer.Option(help="The field that says what comes first: metadata.priority.")] = None,
     quarantine: Annotated[Path | None, typer.Option(help="A file for tasks that kill actors.")] = None,
+    name: Annotated[str | None, typer.Option(help="Keep the fleet in a store under this name.")] = None,
+    store: Annotated[str | None, typer.Option(help="URL of that store (default: fleets.sqlite in UMBEL_HOME).")] = None,
+    grace: Annotated[str | None, typer.Option(help="How long it may take to end in order when it is told to stop.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Run at most that many tasks now.")] = None,
     sample: Annotated[int | None, typer.Option(min=1, help="Only that many tasks, chosen at random.")] = None,
     shuffle_seed: Annotated[int | None, typer.Option(help="A random order, the same for the same number.")] = None,
@@ -54,9 +57,9 @@ def run(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, show the plan, run nothing.")] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the results file; tasks that are ok are skipped.")
+        bool, typer.Option("--resume", help="Go on with the fleet, or its results file; tasks that are ok are skipped.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results file.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the fleet, or the results file.")] = False,
     runtime: Annotated[
         options.Where | None,
         typer.Option("--runtime", help="inline: this process; local: a new local Ray; auto: RAY_ADDRESS or a local Ray."),
@@ -98,6 +101,9 @@ def run(
         "deadline": deadline,
         "priority": priority,
         "quarantine": None if quarantine is None else str(quarantine),
+        "name": name,
+        "store": store,
+        "grace": grace,
         "limit": limit,
         "sample": sample,
         "shuffle_seed": shuffle_seed,
@@ -128,10 +134,11 @@ def _read(what: str, given: dict[str, Any], budget: dict[str, Any]) -> FleetSpec
         content = Document.of(what).content.get("budget") if limits else None
         there = content if isinstance(content, Mapping) else {}
         spec = FleetSpec.read(what, **given, budget={**there, **limits} if limits else None)
-        if not spec.out:
+        if not spec.out and spec.name is None:
             raise ConfigurationError(f"{what}: field 'out': missing; write for example 'out: results.jsonl', or give --out")
         return spec
-    missing = [name for name in ("agent", "out") if given[name] is None]
+    needed = ("agent", "out") if given["name"] is None else ("agent",)
+    missing = [name for name in needed if given[name] is None]
     if missing:
         raise ConfigurationError(f"--{missing[0]} is missing; give it, or name a fleet in YAML instead of tasks")
     return FleetSpec.read({"tasks": what}, **given, budget=limits or None)

@@ -1,4 +1,4 @@
-"""The agents of fleet.yaml. `offline:` is a built-in stand-in for a model; put your own there, for example openai:gpt-4o-mini."""
+"""The agents of fleet.yaml. `offline:` is a built-in stand-in for a model; put yours there, for example openai:gpt-4o-mini."""
 
 from umbel import Agent, sequential, tool
 
