@@ -214,6 +214,14 @@ class Runnable(Definition, StartCalls):
             self._armed = True
         return len(chosen) + sum(child.cancel() for child in children)
 
+    def cancel_run(self, run_id: str) -> bool:
+        """Stop one run of this object; its caller gets a result with ``stop_reason`` ``cancelled``. False: it does not run."""
+        runtime, request = self._active.get(run_id, (None, None))
+        if runtime is None or request is None:
+            return False
+        runtime.cancel(run_id, request)
+        return True
+
     @property
     def is_cancelled(self) -> bool:
         """Whether the next run will be cancelled as it starts."""

@@ -537,6 +537,12 @@ def from_wire(data: dict[str, Any]) -> UmbelError:
 
 _BY_CODE = _tree(UmbelError)
 
+
+def error_codes() -> frozenset[str]:
+    """Every code that an error of Umbel can have."""
+    return frozenset(_BY_CODE)
+
+
 __all__ = [
     "ActorError",
     "AuthenticationFailed",
@@ -599,5 +605,6 @@ __all__ = [
     "UnknownKind",
     "UnknownTask",
     "UnknownTool",
+    "error_codes",
     "from_wire",
 ]  # fmt: skip

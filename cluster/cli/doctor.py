@@ -29,6 +29,7 @@ from .ending import FAILED, OK, ends_cleanly
 
 Status = Literal["ok", "warn", "fail"]
 EXTRAS = {
+    "data": ("pyarrow", "pandas"),
     "gateway": ("a2a", "starlette", "uvicorn"),
     "mcp": ("mcp",),
     "otel": ("opentelemetry.sdk",),

@@ -61,7 +61,7 @@ def run(
     """  # noqa: D301 - typer needs the real \b
     set_up_logging(verbose, quiet=quiet)
     from ..fleet import Fleet
-    from .loading import load_agent
+    from ..loading import load_agent
 
     runnable = load_agent(agent)
     with options.open_runtime(runtime, address) as where:

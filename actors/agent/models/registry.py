@@ -151,7 +151,8 @@ def _with_preset(prefix: str, preset: Preset, given: dict[str, Any]) -> dict[str
         settings["api_key"] = find_secret(preset.key_variable)
     if preset.needs_key and not settings["api_key"]:
         raise ConfigurationError(
-            f"{prefix!r} needs an API key: set {preset.key_variable} or {preset.key_variable}_FILE, or model_kwargs={{'api_key': ...}}. "
+            f"{prefix!r} needs an API key: set {preset.key_variable} or {preset.key_variable}_FILE, "
+            "or model_kwargs={'api_key': ...}. "
             "For a server without keys use 'openai-compatible:' with a base_url"
         )
     if prefix == "openai" and settings["base_url"].rstrip("/") == _OPENAI_URL:
