@@ -175,7 +175,8 @@ def stop(
     if job.status.value == "PENDING":
         raise fail(
             f"job {job_id} is PENDING: it waits for its environment or for resources "
-            f"({(job.message or '').strip() or 'no reason given'}), and Ray cannot stop a job before it starts; stop it then, or add the resources",
+            f"({(job.message or '').strip() or 'no reason given'}), "
+            "and Ray cannot stop a job before it starts; stop it then, or add the resources",
             FAILED,
         )
     server.stop(job_id)

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from . import fleet, threads
+from . import fleet, jobs, threads
 from .attach import attach, cancel, runs
 from .demo import demo
 from .doctor import doctor
 from .draw import draw
 from .run import run
 from .services import down, ps
+from .submit import submit
 
 app = typer.Typer(
     name="umbel",
@@ -22,8 +23,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(fleet.app, name="fleet")
+app.add_typer(jobs.app, name="jobs")
 app.add_typer(threads.app, name="threads")
 app.command("run")(run)
+app.command("submit")(submit)
 app.command("draw")(draw)
 app.command("doctor")(doctor)
 app.command("demo")(demo)

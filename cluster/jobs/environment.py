@@ -23,8 +23,8 @@ def check_environment(variables: Mapping[str, str]) -> None:
     for name, value in variables.items():
         if looks_secret(name, value):
             raise ConfigurationError(
-                f"job.env_vars: {name} looks like a secret, and everybody who can see the cluster can read the environment of a "
-                f"job. Give a reference instead, in the file 'secrets: {{{name}: env:{name}}}' (the nodes have it) or "
+                f"job.env_vars: {name} looks like a secret, and everybody who can see the cluster can read the environment "
+                f"of a job. Give a reference instead, in the file 'secrets: {{{name}: env:{name}}}' (the nodes have it) or "
                 f"'{{{name}: file:/run/secrets/{name.lower()}}}', or on the command line --secret {name}=env:{name}"
             )
 

@@ -56,7 +56,7 @@ class Standing:
         if self.state == "lost":
             return 1
         if self.record is not None and self.record.exit_code is not None:
-            return self.record.exit_code
+            return int(self.record.exit_code)
         return self.driver_exit_code if self.driver_exit_code is not None else _EXIT_CODES.get(self.ray or "", 1)
 
     def facts(self) -> dict[str, Any]:

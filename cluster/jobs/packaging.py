@@ -45,7 +45,7 @@ def check_excludes(excludes: Sequence[str]) -> None:
         hit = next((file for file in files if GitIgnoreSpec.from_lines([pattern]).match_file(f"{file}/x.py")), None)
         if hit is not None:
             raise ConfigurationError(
-                f"job.excludes: {pattern!r} would also leave out {hit} of Umbel, which travels along; write it in .rayignore instead"
+                f"job.excludes: {pattern!r} would also leave out {hit} of Umbel, which travels along; write it in .rayignore"
             )
 
 
@@ -86,7 +86,7 @@ def check_folder(folder: Path, excludes: Sequence[str] = (), needed: Sequence[Pa
         inside = file.is_relative_to(folder.resolve())
         why = "is left out by .gitignore, .rayignore or excludes" if inside else "is outside the working directory"
         raise ConfigurationError(
-            f"the job needs {file}, which {why} ({folder}): the cluster would not have it; move or include it"
+            f"the job needs {file}, which {why} ({folder}); the cluster would not have it: move it, or include it"
         )
     total = sum(sizes.values())
     if total > MAX_BYTES:

@@ -134,7 +134,7 @@ def _running(jobs: Iterable[Described], submission: Submission) -> str | None:
 
 
 def next_id(name: str, taken: Iterable[str]) -> str:
-    """``NAME-1``, or the number after the highest one taken. Who submits at the same time gets the same id, and only one wins."""
+    """``NAME-1``, or the number after the highest one taken. Of two who submit at once, one wins."""
     stem = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or "fleet"
     numbers = [int(match[1]) for each in taken if (match := re.fullmatch(rf"{re.escape(stem)}-(\d+)", each))]
     return f"{stem}-{max(numbers, default=0) + 1}"
