@@ -276,6 +276,9 @@ def _store_of(job: Any | None, given: str | None) -> str | None:
 
 def _records(store: str | None) -> dict[str, FleetRecord]:
     """The records of a store, by the id of their job."""
-    from ..fleet import list_fleets
+    from ...actors.checkpoints.url import StoreUrl
+    from ..fleet.fleets import default_store, list_fleets
 
+    if store is None and not StoreUrl.parse(default_store()).file().exists():
+        return {}
     return {record.job_id: record for record in asyncio.run(list_fleets(store)) if record.job_id}

@@ -85,9 +85,7 @@ def check_folder(folder: Path, excludes: Sequence[str] = (), needed: Sequence[Pa
     for file in missing:
         inside = file.is_relative_to(folder.resolve())
         why = "is left out by .gitignore, .rayignore or excludes" if inside else "is outside the working directory"
-        raise ConfigurationError(
-            f"the job needs {file}, which {why} ({folder}); the cluster would not have it: move it, or include it"
-        )
+        raise ConfigurationError(f"the job needs {file}, which {why} ({folder}): the cluster would not have it")
     total = sum(sizes.values())
     if total > MAX_BYTES:
         largest = sorted(sizes.items(), key=lambda item: -item[1])[:5]
