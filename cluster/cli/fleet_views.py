@@ -261,8 +261,10 @@ def _difference_text(difference: Difference) -> str:
     counts = ", ".join(f"{len(changes):,} {kind}" for kind, changes in kinds.items() if changes)
     lines = [f"{difference.same:,} the same; changed: {counts or 'nothing'}"]
     for kind, changes in kinds.items():
-        for change in changes[:_SHOWN_CHANGES]:
-            lines.append(f"  {kind} {printable(change.id)}: {change.before or 'not there'} -> {change.after or 'not there'}")
+        lines += [
+            f"  {kind} {printable(change.id)}: {change.before or 'not there'} -> {change.after or 'not there'}"
+            for change in changes[:_SHOWN_CHANGES]
+        ]
         if len(changes) > _SHOWN_CHANGES:
             lines.append(f"  {kind}: and {len(changes) - _SHOWN_CHANGES:,} more")
     for label, (first, second), form in (

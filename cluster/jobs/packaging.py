@@ -91,8 +91,8 @@ def check_folder(folder: Path, excludes: Sequence[str] = (), needed: Sequence[Pa
         largest = sorted(sizes.items(), key=lambda item: -item[1])[:5]
         listed = ", ".join(f"{name} ({size / 2**20:,.0f} MiB)" for name, size in largest)
         raise ConfigurationError(
-            f"the working directory {folder} has {total / 2**20:,.0f} MiB and Ray takes {MAX_BYTES // 2**20}; largest are {listed}. "
-            "Leave out what the job does not need: a line each in .rayignore, or job.excludes"
+            f"the working directory {folder} has {total / 2**20:,.0f} MiB and Ray takes {MAX_BYTES // 2**20}; "
+            f"largest are {listed}. Leave out what the job does not need: a line each in .rayignore, or job.excludes"
         )
     return total
 
