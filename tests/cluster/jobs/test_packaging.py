@@ -15,8 +15,10 @@ from umbel.protocol.errors import ConfigurationError
 def test_the_copy_is_the_package_and_nothing_else(tmp_path: Path) -> None:
     copy = copy_package(tmp_path)
     assert copy == tmp_path / "umbel"
-    assert {"actors", "cluster", "patterns", "protocol", "__init__.py", "__main__.py", "py.typed"} <= set(os.listdir(copy))
-    assert not {"tests", ".git", "Makefile", "README.md", "build"} & set(os.listdir(copy))
+    assert {"actors", "cluster", "patterns", "protocol", "__init__.py", "__main__.py", "py.typed"} <= {
+        entry.name for entry in copy.iterdir()
+    }
+    assert not {"tests", ".git", "Makefile", "README.md", "build"} & {entry.name for entry in copy.iterdir()}
     assert not list(copy.rglob("*.pyc"))
     code = "import umbel, umbel.cluster.fleet; print(umbel.__file__)"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}

@@ -116,7 +116,7 @@ def test_secrets_are_told_by_name_or_value(name: str, value: str, secret: bool) 
 
 
 def test_secrets_in_the_environment_are_refused_with_advice(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="OPENAI_API_KEY looks like a secret.*--secret OPENAI_API_KEY=env") as caught:
+    with pytest.raises(ConfigurationError, match=r"OPENAI_API_KEY looks like a secret.*--secret OPENAI_API_KEY=env") as caught:
         submit(Server(), fleet(tmp_path, env_vars={"OPENAI_API_KEY": "canary"}))  # type: ignore[arg-type]
     assert "canary" not in str(caught.value)
 
