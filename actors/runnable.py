@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from ..protocol.codec import to_json
 from ..protocol.commands import InterruptsLoaded, LoadInterrupts, StartRun
-from ..protocol.errors import NotPaused, PeerLost, RunLost
+from ..protocol.errors import CheckpointNotFound, NotPaused, PeerLost, RunLost
 from ..protocol.events import Event, RunLostEvent
 from ..protocol.results import AgentResult, RunOutcome
 from .definitions import Definition
@@ -21,6 +21,7 @@ from .runtime_port import RuntimePort, current_runtime
 from .start_calls import OnBusy, StartCalls
 
 T = TypeVar("T")
+CUT_OFF = frozenset({"error", "cancelled", "suspended"})  # how a turn ends that can go on
 CLOSING_SECONDS = 10.0  # for a run whose stream was closed to end in order; then it is abandoned
 
 
@@ -170,6 +171,30 @@ class Runnable(Definition, StartCalls):
         request, callback = self._observed(runtime, request.evolve(mode="continue"))
         return self._concluded(await self._execute(runtime, request, callback), callback)
 
+    async def take_up(self, thread_id: str, **options: Any) -> AgentResult | None:
+        """Go on with a thread's last turn if it was cut off, or give its outcome, as it is stored, if it has come to an end.
+
+        What a program does that was ended itself, and does not know how far its runs had come. Nothing is done twice.
+
+        Returns:
+            The outcome; None when the thread is new. A turn that waits for an answer gives ``interrupted``.
+
+        Raises:
+            NoCheckpointer: there is no checkpointer.
+            UmbelError: what ends the turn now, as for :meth:`continue_turn`.
+        """
+        runtime: RuntimePort = options.pop("runtime", None) or current_runtime()
+        try:
+            [newest] = await self.threads_in(runtime).history(thread_id, 1)
+        except CheckpointNotFound:
+            return None
+        segment, ending = newest.metadata.get("segment"), newest.metadata.get("ending")
+        request = self._request(runtime, "", thread_id, **_rest(options)).evolve(mode="continue")
+        if segment and (ending is None or ending["reason"] not in CUT_OFF):
+            request = request.evolve(run_id=str(segment), recover=True)  # the same run: it goes on, or says how it ended
+        request, callback = self._observed(runtime, request)
+        return self._concluded(await self._execute(runtime, request, callback), callback)
+
     def pending_interrupts(self) -> list[dict[str, Any]]:
         """The questions of runs that this object saw pause: ``interrupt_id``, ``question``, ``tool_name``, ``thread_id``...
 
@@ -221,6 +246,25 @@ class Runnable(Definition, StartCalls):
             return False
         runtime.cancel(run_id, request)
         return True
+
+    def suspend(self, thread_ids: Collection[str] | None = None) -> int:
+        """Ask durable runs of this object, those of some threads or all, to stop between two of their steps.
+
+        Each ends with ``stop_reason="suspended"`` once the step that it is at is done: its state is saved, its thread is free,
+        and :meth:`continue_turn`, in whatever process, goes on exactly there. Runs without a thread, or whose agent has no
+        checkpointer, are not touched.
+
+        Returns:
+            How many running runs were asked.
+        """
+        chosen = [
+            (runtime, request)
+            for runtime, request in list(self._active.values())
+            if request.thread_id is not None and (thread_ids is None or request.thread_id in thread_ids)
+        ]
+        for runtime, request in chosen if self.checkpointer is not None else ():
+            runtime.cancel(request.run_id, request, suspend=True)
+        return len(chosen) if self.checkpointer is not None else 0
 
     @property
     def is_cancelled(self) -> bool:

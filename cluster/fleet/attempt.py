@@ -18,6 +18,7 @@ from .readiness import Readiness
 from .results import Status, TaskResult, describe_error
 from .retry import as_exception, is_fatal, is_final, is_loss, is_retryable
 from .settings import Runnable, Settings
+from .taking_up import taken_up
 from .tally import Attempts
 
 _TIMEOUT_GRACE_SECONDS = 30.0
@@ -33,6 +34,10 @@ class Attempter:
         purse: what the fleet may spend.
         any_ok: whether some task has succeeded; before that, an error that every task would meet ends the fleet.
         give_up: ends the fleet for an error that no task can escape.
+        resumed: the fleet ran before, so threads of tasks may hold turns that were cut off, or have ended meanwhile.
+
+    Attributes:
+        draining: the fleet is being ended: no further attempts.
     """
 
     def __init__(
@@ -43,7 +48,10 @@ class Attempter:
         *,
         any_ok: Callable[[], bool],
         give_up: Callable[[BaseException], None],
+        resumed: bool = False,
     ) -> None:
+        self.draining = False
+        self._resumed = resumed
         self._agent = agent
         self._settings = settings
         self._purse = purse
@@ -67,7 +75,7 @@ class Attempter:
                     result, error = await self._attempt(attempts, lease)
             finally:
                 self._purse.give_back(lease, attempts.tokens - before[0], (attempts.cost_usd or 0.0) - before[1])
-            if result.status != "failed":
+            if result.status != "failed" or self.draining:
                 return result
             if self._outgrew(result, lease, attempts.tokens - before[0]):
                 if lease.largest:
@@ -107,6 +115,7 @@ class Attempter:
 
     async def _attempt(self, attempts: Attempts, lease: RunLease) -> tuple[TaskResult, Any]:
         timeout = self._settings.timeout
+        attempts.called = True
         try:
             async with asyncio.timeout(None if timeout is None else timeout + _TIMEOUT_GRACE_SECONDS):
                 outcome = await self._call_or_race(attempts, lease)
@@ -116,6 +125,8 @@ class Attempter:
         except Exception as error:  # noqa: BLE001 - a task's failure, whatever it is, belongs into its result line and harms no other task
             attempts.add(_spent(error))
             return attempts.result("failed", stop_reason="error", error=describe_error(error)), error
+        finally:
+            attempts.called = False
         attempts.add(getattr(outcome, "metrics", None))
         return self._judge(attempts, outcome)
 
@@ -161,7 +172,13 @@ class Attempter:
                 return await continue_turn(attempts.thread, **given)
         if not isinstance(task.prompt, str) and not getattr(self._agent, "is_pattern", False):
             raise InvalidArguments(f"{task.where}: field 'prompt': an agent takes a text; only patterns take an object")
-        attempts.begin(None if threads is None else _thread(threads, attempts))
+        thread = None if threads is None else _thread(threads, attempts)
+        if thread is not None and self._resumed:
+            with chartered(charter):
+                thread, outcome = await taken_up(self._agent, f"{threads}/{task.id}", attempts, **given)
+            if outcome is not None:
+                return outcome
+        attempts.begin(thread)
         run: Callable[..., Awaitable[Any]] = self._agent.arun
         with chartered(charter):
             return await run(task.prompt, thread_id=attempts.thread, full=False, **given)
@@ -174,7 +191,7 @@ class Attempter:
         said = {"stop_reason": reason, "message": None if message is None else str(message)}
         if outcome.success:
             return attempts.result("ok", **said), None
-        status: Status = "cancelled" if reason == "cancelled" else "failed"
+        status: Status = "cancelled" if reason in {"cancelled", "suspended"} else "failed"
         text = describe_error(error) or f"the run ended with {reason or 'no success'}"
         return attempts.result(status, **said, error=text), error
 

@@ -5,32 +5,37 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import ValidationError
 
 from ...actors import runnable as actors
+from ...actors.checkpoints.registry import resolve_url
 from ...actors.runtime_port import RuntimePort, current_runtime
 from ...protocol.errors import ConfigurationError, DefinitionError
 from .budget import Budget
 from .durations import read_deadline
 from .hedging import Hedge, check_idempotent
-from .ledger import OUT_EXISTS, Ledger
+from .ledger import Ledger
+from .opening import check_name, open_ledger
 from .priority import read_priority
 from .progress import Reporter, Snapshot, choose_reporter
 from .quarantine_file import QuarantineFile
 from .results import FleetInterrupted, FleetReport
+from .results_file import OUT_EXISTS, ResultsFile
 from .retry import Backoff, Retries
 from .runner import FleetRun
 from .settings import Runnable, Settings
+from .signals import on_signals
 from .sources import Tasks, TaskSource, open_source
 
 Progress = bool | Reporter | Callable[[Snapshot], Any]
+Out = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+GRACE_SECONDS = 10.0
 
 
 class Fleet:
@@ -63,6 +68,14 @@ class Fleet:
         hedge: second attempts beside stragglers (:class:`Hedge`, True for its defaults); every tool of the agent, and of
             the members of a pattern, must be idempotent. Tasks with threads are not hedged.
         quarantine: a file for tasks that end ``quarantined``, with the reason; it can be run as a tasks file.
+        name: keeps the fleet in a store: what is done, what it cost, how it goes. ``umbel fleets`` shows it, and any machine
+            that reaches the store can go on with it. An agent with a checkpointer then gets ``threads=name``: a fleet that is
+            resumed goes on with the turns that were cut off, and takes the outcome of those that had ended. One process at a
+            time runs a fleet.
+        store: URL of that store; default is ``fleets.sqlite`` in ``UMBEL_HOME``.
+        grace: seconds from :meth:`drain`, or the first signal, until what still runs is cancelled and everything is written;
+            default is what a cluster job is given, less one, or 10.
+        spec: what the fleet is started from, for its record; no secrets.
 
     Raises:
         ConfigurationError: a number out of range.
@@ -85,6 +98,10 @@ class Fleet:
         priority: str | float = 0,
         hedge: Hedge | Mapping[str, Any] | bool = False,
         quarantine: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+        store: str | None = None,
+        grace: float | None = None,
+        spec: Mapping[str, Any] | None = None,
     ) -> None:
         if not callable(getattr(agent, "arun", None)):
             raise DefinitionError(f"a fleet runs an Agent or a pattern, not a {type(agent).__name__}")
@@ -110,7 +127,15 @@ class Fleet:
         self._quarantine = None if quarantine is None else Path(quarantine)
         self._timeout = timeout
         self._runtime = runtime
-        self._threads = threads
+        if name is not None:
+            check_name(name)
+        elif store is not None:
+            raise ConfigurationError("store says where a fleet with a name is kept; give it one: name=...")
+        self._name = name
+        self._store = None if store is None else resolve_url(store)
+        self._spec = spec
+        self._grace = _default_grace() if grace is None else grace
+        self._threads = name if threads is None and name is not None and _keeps_threads(agent) else threads
         self._backoff = backoff or Backoff()
         self._quarantine_after = quarantine_after
         self._runs: list[tuple[asyncio.AbstractEventLoop, FleetRun]] = []
@@ -118,7 +143,7 @@ class Fleet:
     async def run(
         self,
         tasks: Tasks,
-        out: str | os.PathLike[str] | None = None,
+        out: Out | None = None,
         *,
         resume: bool = False,
         overwrite: bool = False,
@@ -134,9 +159,10 @@ class Fleet:
             tasks: a .jsonl, .csv (also .gz) or .parquet file, a folder of text files, ``"-"`` for JSON lines on standard
                 input, a :class:`TaskInput` that says more, a Ray Data dataset, or an iterable or async iterable of prompts,
                 mappings (``id``, ``prompt``, ``metadata``) or :class:`Task`.
-            out: the results file, one JSON line a task.
-            resume: go on with ``out``: tasks that are ok there are not run again.
-            overwrite: replace ``out``.
+            out: the results file, one JSON line a task. A fleet with a name may have several, or none: ``.jsonl`` files grow
+                while it runs, ``.parquet`` files are written when it ends.
+            resume: go on with ``out``, or with the fleet of that name: tasks that are ok are not run again.
+            overwrite: replace it.
             progress: True shows it on stderr; or a function that gets a :class:`Snapshot` a few times a second.
             limit: run at most that many tasks now.
             keep: hold all results in the report too (default: only without ``out``).
@@ -168,7 +194,7 @@ class Fleet:
     async def run_until_signal(
         self,
         tasks: Tasks,
-        out: str | os.PathLike[str] | None = None,
+        out: Out | None = None,
         *,
         signals: Iterable[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
         resume: bool = False,
@@ -179,30 +205,32 @@ class Fleet:
         sample: int | None = None,
         shuffle_seed: int | None = None,
     ) -> FleetReport:
-        """:meth:`run` for programs: the first of these signals stops the fleet cleanly, and the report says so."""
-        path = None if out is None else Path(out)
+        """:meth:`run` for programs: the first of these signals drains the fleet (:meth:`drain`), a second one stops it."""
+        paths = _paths(out)
         source = self._open(tasks, sample, shuffle_seed)
         try:
-            _check_out(path, source.path, keep_going=resume or overwrite)
+            for path in paths:
+                _check_out(path, source.path, keep_going=resume or overwrite)
             if source.needs_ray:
                 self._join_ray(source.name)
             await source.check()
             self._start_runtime(signals)
             quarantine = None if self._quarantine is None else QuarantineFile(self._quarantine, fresh=overwrite)
-            ledger = None if path is None else await asyncio.to_thread(Ledger, path, resume=resume, overwrite=overwrite)
+            ledger = await self._ledger(paths, resume, overwrite)
         except BaseException:  # also an interrupt must release the input
             await source.close()
             raise
-        run = FleetRun(self._agent, source, ledger, choose_reporter(progress), self._settings(limit, keep, path, quarantine))
+        settings = self._settings(limit, keep, paths, quarantine)
+        run = FleetRun(self._agent, source, ledger, choose_reporter(progress), settings)
         entry = (asyncio.get_running_loop(), run)
         self._runs.append(entry)
         try:
-            with stop_on_signals(self, *signals):
+            with on_signals([self.drain, self.stop], tuple(signals)):
                 return await run.run()
         finally:
             self._runs.remove(entry)
 
-    def run_sync(self, tasks: Tasks, out: str | os.PathLike[str] | None = None, **options: Any) -> FleetReport:
+    def run_sync(self, tasks: Tasks, out: Out | None = None, **options: Any) -> FleetReport:
         """:meth:`run` for callers that are not async; inside a running event loop it works in a thread.
 
         Raises:
@@ -221,6 +249,30 @@ class Fleet:
         for loop, run in list(self._runs):
             loop.call_soon_threadsafe(run.stop, reason)
 
+    def drain(self, reason: str = "drained", grace: float | None = None) -> None:
+        """End what runs, in order. Safe from signal handlers and other threads.
+
+        No new tasks begin. Runs in flight may end; those with a thread are suspended between two of their steps, so that a
+        fleet that is resumed goes on right there. What is left shortly before the grace ends is cancelled.
+
+        Args:
+            reason: for the report and the record.
+            grace: seconds; default is the fleet's own.
+        """
+        for loop, run in list(self._runs):
+            loop.call_soon_threadsafe(run.drain, reason, self._grace if grace is None else grace)
+
+    async def _ledger(self, paths: Sequence[Path], resume: bool, overwrite: bool) -> Ledger | None:
+        if self._name is not None:
+            return await open_ledger(self._name, self._store, out=paths, resume=resume, overwrite=overwrite, spec=self._spec)
+        if len(paths) > 1:
+            raise ConfigurationError(
+                "a fleet that writes several files needs a name, under which it keeps its results: name=..."
+            )
+        if not paths:
+            return None
+        return await asyncio.to_thread(ResultsFile, paths[0], resume=resume, overwrite=overwrite)
+
     def _start_runtime(self, signals: Iterable[signal.Signals]) -> None:
         """Before handlers of signals are in place, because the start of Ray installs its own."""
         if signals and isinstance(self._agent, actors.Runnable):
@@ -235,7 +287,9 @@ class Fleet:
             return None
         return getattr(self._runtime or current_runtime(), "ready", None)
 
-    def _settings(self, limit: int | None, keep: bool | None, out: Path | None, quarantine: QuarantineFile | None) -> Settings:
+    def _settings(
+        self, limit: int | None, keep: bool | None, out: Sequence[Path], quarantine: QuarantineFile | None
+    ) -> Settings:
         return Settings(
             concurrency=self._concurrency if limit is None else max(1, min(self._concurrency, limit)),
             retries=self._retries,
@@ -246,7 +300,7 @@ class Fleet:
             quarantine_after=self._quarantine_after,
             ready=self._ready(),
             limit=limit,
-            keep=out is None if keep is None else keep,
+            keep=not (out or self._name) if keep is None else keep,
             budget=self._budget,
             deadline=self._deadline,
             hedge=self._hedge,
@@ -271,42 +325,6 @@ class Fleet:
             start()
 
 
-class Stoppable(Protocol):
-    """Something that a signal can stop."""
-
-    def stop(self, reason: str = ...) -> None:
-        """End soon; ``reason`` is the signal's name."""
-
-
-@contextmanager
-def stop_on_signals(fleet: Stoppable, *signals: signal.Signals) -> Iterator[None]:
-    """The first of these signals stops ``fleet`` cleanly; a second one acts as it would have without this.
-
-    Only the main thread can handle signals; elsewhere this does nothing.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in signals}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)
-
-    def stop(number: signal.Signals) -> None:
-        restore()
-        fleet.stop(number.name)
-
-    for number in signals:
-        loop.add_signal_handler(number, stop, number)
-    try:
-        yield
-    finally:
-        restore()
-
-
 @contextmanager
 def _field(name: str) -> Iterator[None]:
     """What a setting is refused for, with its name."""
@@ -319,9 +337,29 @@ def _field(name: str) -> Iterator[None]:
         raise ConfigurationError(f"{name}: {error}") from None
 
 
-def _check_out(out: Path | None, tasks: Path | None, *, keep_going: bool) -> None:
+def _paths(out: Out | None) -> list[Path]:
     if out is None:
-        return
+        return []
+    paths = [Path(out)] if isinstance(out, str | os.PathLike) else [Path(one) for one in out]
+    if len({path.absolute() for path in paths}) < len(paths):
+        raise ConfigurationError(f"out names a file twice: {', '.join(map(str, paths))}")
+    return paths
+
+
+def _keeps_threads(agent: Runnable) -> bool:
+    """Whether its runs can be stored."""
+    return isinstance(agent, actors.Runnable) and getattr(agent, "checkpointer", None) is not None
+
+
+def _default_grace() -> float:
+    """What a cluster job is given between SIGTERM and SIGKILL, less a second to end in; elsewhere 10 s."""
+    try:
+        return max(1.0, float(os.environ["RAY_JOB_STOP_WAIT_TIME_S"]) - 1.0)
+    except (KeyError, ValueError):
+        return GRACE_SECONDS
+
+
+def _check_out(out: Path, tasks: Path | None, *, keep_going: bool) -> None:
     if tasks is not None and out.exists() and out.samefile(tasks):
         raise ConfigurationError(f"{out} is the tasks file; choose another file for the results")
     if not keep_going and out.is_file() and out.stat().st_size:

@@ -59,7 +59,8 @@ class FleetReport(Frozen):
         rate: tasks per second.
         tokens: of all attempts.
         cost_usd: of all attempts, None when no model has a price.
-        out: the results file.
+        name: of the fleet, if it has one.
+        out: the results file, or files.
         stopped: why the fleet was stopped before its end (``SIGINT``, ``SIGTERM``, ``cancelled``, ``deadline``,
             ``budget_tokens``, ``budget_cost_usd``, ``budget_seconds``...), or None.
         failures: the first 20 results that are not ok.
@@ -78,6 +79,7 @@ class FleetReport(Frozen):
     rate: float = 0.0
     tokens: int = 0
     cost_usd: float | None = None
+    name: str | None = None
     out: str | None = None
     stopped: str | None = None
     failures: tuple[TaskResult, ...] = ()
@@ -111,6 +113,8 @@ def resume_advice(report: FleetReport) -> str:
         done = f"the deadline has passed: {done}"
     elif report.stopped is not None and report.stopped.startswith("budget_"):
         done = f"the budget ({report.stopped.removeprefix('budget_')}) is used up: {done}"
+    if report.name is not None:
+        return f"{done}; results so far are kept as fleet {report.name!r}; run again with resume to go on"
     if report.out is None:
         return f"{done}; give results a file to be able to resume"
     with_more = " and more of it" if (report.stopped or "").startswith("budget_") else ""

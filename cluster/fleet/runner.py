@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
+from ...protocol.errors import UmbelError
 from .attempt import Attempter
 from .budget import FleetPurse
-from .ledger import Ledger, id_hash
+from .ledger import Ending, Ledger, id_hash
 from .progress import RateMeter, Reporter, Snapshot
+from .record import FleetRecord
 from .results import FleetReport, TaskResult, describe_error
 from .settings import Runnable, Settings
 from .sources import TaskSource
@@ -32,15 +35,26 @@ class FleetRun:
         self._reporter = reporter
         self._settings = settings
         self._tally = Tally()
-        self._purse = FleetPurse(settings.budget, settings.concurrency, self._elapsed)
+        earlier = None if ledger is None else ledger.record
+        self._earlier = earlier or FleetRecord(name="", sessions=1)
+        self._purse = FleetPurse(
+            settings.budget,
+            settings.concurrency,
+            lambda: self._earlier.seconds + self._elapsed(),
+            spent_tokens=self._earlier.tokens,
+            spent_cost_usd=self._earlier.cost_usd or 0.0,
+        )
         any_ok = lambda: self._tally.ok > 0  # noqa: E731 - read at each failure
-        self._attempter = Attempter(agent, settings, self._purse, any_ok=any_ok, give_up=self._give_up)
+        self._agent = agent
+        resumed = self._earlier.sessions > 1
+        self._attempter = Attempter(agent, settings, self._purse, any_ok=any_ok, give_up=self._give_up, resumed=resumed)
         self._seen: set[int] = set()
         self._in_flight: dict[int, Attempts] = {}
         self._kept: list[tuple[int, TaskResult]] = []
         self._taken = 0
         self._ordinal = 0
         self._workers: list[asyncio.Task[None]] = []
+        self._busy: dict[int, asyncio.Task[None]] = {}
         self._alive = 0
         self._ended = asyncio.Event()
         self._size: int | None = None
@@ -50,13 +64,36 @@ class FleetRun:
         self._enough: str | None = None
         self._fatal: BaseException | None = None
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, within: float = STOP_GRACE_SECONDS) -> None:
         """Take no more tasks and cancel those in flight; ``run`` then returns within seconds."""
         if self._stopped is None:
             self._stopped = reason
-            asyncio.get_running_loop().call_later(STOP_GRACE_SECONDS, self._ended.set)
+            asyncio.get_running_loop().call_later(within, self._ended.set)
             for worker in self._workers:
                 worker.cancel()
+
+    def drain(self, reason: str, grace: float) -> None:
+        """Take no more tasks; those in flight may end, or are suspended where that can be resumed; then :meth:`stop`."""
+        if self._stopped is not None or self._attempter.draining:
+            return
+        self._attempter.draining = True
+        self._enough = reason
+        if self._ledger is not None:
+            self._ledger.note(draining=reason)
+        called = {attempts.order for attempts in self._in_flight.values() if attempts.called}
+        busy = {worker for order, worker in self._busy.items() if order in called}
+        for worker in self._workers:
+            if worker not in busy:  # it waits: for a task, for room, or before another attempt
+                worker.cancel()
+        self._suspend()
+        last = min(STOP_GRACE_SECONDS, grace / 3)
+        asyncio.get_running_loop().call_later(grace - last, self.stop, reason, last)
+
+    def _suspend(self) -> None:
+        suspend: Callable[..., int] | None = getattr(self._agent, "suspend", None)
+        threads = {attempts.thread for attempts in self._in_flight.values() if attempts.called and attempts.thread}
+        if suspend is not None and threads:
+            suspend(threads)
 
     async def run(self) -> FleetReport:
         """Run every task.
@@ -102,7 +139,7 @@ class FleetRun:
         error = None if worker.cancelled() else worker.exception()
         if error is not None:
             self._give_up(error)
-        elif worker.cancelled():
+        elif worker.cancelled() and not self._attempter.draining:
             self.stop("cancelled")
         if self._alive == 0:
             self._ended.set()
@@ -123,7 +160,7 @@ class FleetRun:
                 await asyncio.sleep(0)  # an agent that answers without waiting must not starve progress and writing
 
     async def _next(self) -> Task | BadTask | None:
-        while self._stopped is None and not self._at_limit():
+        while self._stopped is None and not self._attempter.draining and not self._at_limit():
             if (resource := self._purse.used_up) is not None:
                 self._enough = f"budget_{resource}"
                 return None
@@ -133,11 +170,11 @@ class FleetRun:
             key = id_hash(item.id)
             if key in self._seen:
                 item = duplicate(item)
-            elif self._ledger is not None and key in self._ledger.done:
+            elif self._ledger is not None and self._ledger.is_done(key):
                 self._seen.add(key)
                 self._tally.skipped += 1
                 continue
-            if self._at_limit():
+            if self._at_limit() or self._attempter.draining:
                 return None
             self._seen.add(key)
             self._taken += 1
@@ -155,18 +192,20 @@ class FleetRun:
         self._ordinal += 1
         attempts = Attempts(task, self._ordinal, time.monotonic())
         self._in_flight[attempts.order] = attempts
+        self._busy[attempts.order] = asyncio.current_task()  # type: ignore[assignment]  # workers are tasks
         try:
             result = await self._attempter.run(attempts)
             if result is None:  # nothing of it was done
                 self._in_flight.pop(attempts.order, None)
                 return
         except asyncio.CancelledError:
-            result = attempts.result(
-                "cancelled", error=f"the fleet was stopped ({self._stopped})" if self._stopped else "cancelled"
-            )
+            why = self._stopped or (self._enough if self._attempter.draining else None)
+            result = attempts.result("cancelled", error=f"the fleet was stopped ({why})" if why else "cancelled")
             if self._stopped or _is_cancelled():
                 self._land(attempts, result)
                 raise
+        finally:
+            del self._busy[attempts.order]
         self._land(attempts, result)
 
     def _land(self, attempts: Attempts, result: TaskResult) -> None:
@@ -206,7 +245,7 @@ class FleetRun:
         finally:
             try:
                 if self._ledger is not None:
-                    await self._ledger.close()
+                    await self._ledger.close(self._ending())
             finally:
                 if self._settings.quarantine is not None:
                     self._settings.quarantine.close()
@@ -214,13 +253,32 @@ class FleetRun:
                     self._size = self._tally.total + self._tally.skipped  # the last task was done before they were counted
                 self._reporter.close(self._snapshot())
 
+    def _ending(self) -> Ending:
+        error = self._fatal or self._source.error
+        if error is not None:
+            return Ending(state="failed", reason=describe_error(error), exit_code=1)
+        reason = self._stopped or self._enough or ("limit" if self._at_limit() else None)
+        return Ending(state="stopped" if reason else "finished", reason=reason, exit_code=self._report().exit_code)
+
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
+            self._watch_ledger()
             self._reporter.update(self._snapshot())
+
+    def _watch_ledger(self) -> None:
+        """A fleet whose results cannot be recorded any more must not go on, however long its runs take."""
+        if self._ledger is None or self._stopped is not None:
+            return
+        try:
+            self._ledger.check()
+        except UmbelError as error:
+            self._give_up(error)
 
     async def _count(self) -> None:
         self._size = await self._source.count()
+        if self._ledger is not None:
+            self._ledger.note(total=self._size)
 
     def _expected(self) -> int | None:
         limit = self._settings.limit
@@ -269,7 +327,8 @@ class FleetRun:
             rate=round(tally.total / elapsed, 3) if elapsed > 0 else 0.0,
             tokens=tally.tokens,
             cost_usd=tally.cost_usd,
-            out=None if self._ledger is None else str(self._ledger.path),
+            name=self._earlier.name or None,
+            out=", ".join(map(str, self._ledger.files)) or None if self._ledger is not None else None,
             stopped=self._stopped or self._enough,
             failures=tuple(tally.failures),
             results=kept,
