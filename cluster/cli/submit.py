@@ -71,9 +71,7 @@ def submit(
     from ..jobs.server import JobServer
     from ..jobs.submission import is_local, submit as submit_job
 
-    spec = FleetSpec.read(fleet, name=name, store=store)
-    if grace is not None or spec.grace is None:
-        spec = spec.model_copy(update={"grace": grace or spec.grace})
+    spec = FleetSpec.read(fleet, name=name, store=store, grace=grace)
     folder = _folder(fleet, spec, working_dir)
     where = server_address(address)
     submission = _describe(
@@ -135,12 +133,13 @@ def _describe(
 ) -> Submission:
     from ..jobs.submission import GRACE, Submission
 
+    fleet_name = spec.name or fleet.stem
     grace = GRACE if spec.grace is None else spec.grace
-    arguments = ["fleet", "run", fleet.resolve().relative_to(folder).as_posix(), "--resume", "--name", spec.name]
+    arguments = ["fleet", "run", fleet.resolve().relative_to(folder).as_posix(), "--resume", "--name", fleet_name]
     arguments += ["--grace", f"{grace:g}", *(["--store", _without_password(store)] if store else []), *more]
     reserved = ("entrypoint_num_cpus", "entrypoint_num_gpus", "entrypoint_resources")
     return Submission(
-        name=spec.name,
+        name=fleet_name,
         arguments=tuple(arguments),
         working_dir=folder,
         store=spec.store,

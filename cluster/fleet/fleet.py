@@ -9,19 +9,22 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from ...actors import runnable as actors
 from ...actors.checkpoints.registry import resolve_url
 from ...actors.runtime_port import RuntimePort, current_runtime
+from ...protocol.config import Topology
 from ...protocol.errors import ConfigurationError, DefinitionError
+from ..loading import load_agent
 from .budget import Budget
 from .durations import read_deadline
 from .hedging import Hedge, check_idempotent
 from .ledger import Ledger
 from .opening import check_name, open_ledger
+from .plan import Plan, make_plan
 from .priority import read_priority
 from .progress import Reporter, Snapshot, choose_reporter
 from .quarantine_file import QuarantineFile
@@ -32,6 +35,10 @@ from .runner import FleetRun
 from .settings import Runnable, Settings
 from .signals import on_signals
 from .sources import Tasks, TaskSource, open_source
+from .spec import FleetSpec
+
+if TYPE_CHECKING:
+    from ..runtime import Runtime
 
 Progress = bool | Reporter | Callable[[Snapshot], Any]
 Out = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -138,11 +145,69 @@ class Fleet:
         self._threads = name if threads is None and name is not None and _keeps_threads(agent) else threads
         self._backoff = backoff or Backoff()
         self._quarantine_after = quarantine_after
+        self._from: FleetSpec | None = None
         self._runs: list[tuple[asyncio.AbstractEventLoop, FleetRun]] = []
+
+    @classmethod
+    def from_spec(
+        cls,
+        source: str | os.PathLike[str] | Mapping[str, Any] | FleetSpec,
+        *,
+        runtime: RuntimePort | None = None,
+        **changes: Any,
+    ) -> Fleet:
+        """The fleet that a YAML file, a mapping or a :class:`FleetSpec` describes; ``run()`` takes its tasks and files.
+
+        Args:
+            source: see ``docs/fleets.md``.
+            runtime: where to run; by default where the spec says.
+            **changes: fields that win over those of ``source``.
+
+        Raises:
+            ConfigurationError: a wrong field, an agent that cannot be imported; with file, line and what to do.
+        """
+        spec = source if isinstance(source, FleetSpec) else FleetSpec.read(source, **changes)
+        agent = load_agent(spec.agent, "agent", spec.folder)
+        fleet = cls(
+            agent,
+            concurrency=spec.concurrency,
+            retries=spec.retries,
+            timeout=spec.timeout,
+            runtime=runtime or runtime_of(spec),
+            threads=spec.threads,
+            quarantine_after=spec.quarantine_after,
+            deadline=spec.deadline,
+            budget=spec.budget,
+            priority=spec.priority,
+            hedge=spec.hedge or False,
+            quarantine=spec.quarantine,
+            name=spec.name,
+            store=spec.store,
+            grace=spec.grace,
+            spec=spec.record(),
+        )
+        fleet._from = spec
+        return fleet
+
+    async def plan(self, tasks: Tasks | None = None, *, limit: int | None = None, **choice: int | None) -> Plan:
+        """What :meth:`run` would do, as far as can be told without running anything: see :class:`Plan`."""
+        spec = self._from
+        tasks = tasks if tasks is not None or spec is None else spec.tasks
+        source = self._open(tasks, **self._chosen(choice))
+        if source.needs_ray:
+            self._join_ray(source.name)
+        return await make_plan(self._agent, source, limit or getattr(spec, "limit", None))
+
+    def _chosen(self, choice: Mapping[str, int | None]) -> dict[str, int | None]:
+        """``sample`` and ``shuffle_seed``, of the call or else of the spec."""
+        return {
+            name: value if (value := choice.get(name)) is not None else getattr(self._from, name, None)
+            for name in ("sample", "shuffle_seed")
+        }
 
     async def run(
         self,
-        tasks: Tasks,
+        tasks: Tasks | None = None,
         out: Out | None = None,
         *,
         resume: bool = False,
@@ -193,7 +258,7 @@ class Fleet:
 
     async def run_until_signal(
         self,
-        tasks: Tasks,
+        tasks: Tasks | None = None,
         out: Out | None = None,
         *,
         signals: Iterable[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
@@ -206,8 +271,13 @@ class Fleet:
         shuffle_seed: int | None = None,
     ) -> FleetReport:
         """:meth:`run` for programs: the first of these signals drains the fleet (:meth:`drain`), a second one stops it."""
+        chosen = self._from
+        if chosen is not None:
+            tasks = chosen.tasks if tasks is None else tasks
+            out = chosen.out or None if out is None else out
+            limit = chosen.limit if limit is None else limit
         paths = _paths(out)
-        source = self._open(tasks, sample, shuffle_seed)
+        source = self._open(tasks, **self._chosen({"sample": sample, "shuffle_seed": shuffle_seed}))
         try:
             for path in paths:
                 _check_out(path, source.path, keep_going=resume or overwrite)
@@ -230,7 +300,7 @@ class Fleet:
         finally:
             self._runs.remove(entry)
 
-    def run_sync(self, tasks: Tasks, out: Out | None = None, **options: Any) -> FleetReport:
+    def run_sync(self, tasks: Tasks | None = None, out: Out | None = None, **options: Any) -> FleetReport:
         """:meth:`run` for callers that are not async; inside a running event loop it works in a thread.
 
         Raises:
@@ -307,7 +377,9 @@ class Fleet:
             quarantine=quarantine,
         )
 
-    def _open(self, tasks: Tasks, sample: int | None, shuffle_seed: int | None) -> TaskSource:
+    def _open(self, tasks: Tasks | None, sample: int | None, shuffle_seed: int | None) -> TaskSource:
+        if tasks is None:
+            raise ConfigurationError("tasks: there are none; give run() a file, or an iterable of tasks")
         source = open_source(tasks)
         if sample is not None or shuffle_seed is not None:
             source.reorder(sample=sample, seed=shuffle_seed)
@@ -323,6 +395,21 @@ class Fleet:
         start = getattr(runtime, "start", None)
         if start is not None:
             start()
+
+
+def runtime_of(spec: FleetSpec) -> Runtime | None:
+    """The runtime that a spec asks for, not started yet; None where it leaves that to whoever runs it."""
+    from ..runtime import Runtime
+
+    if spec.runtime != "auto" and spec.address is not None:
+        raise ConfigurationError(f"--address names a cluster and --runtime {spec.runtime} uses none; give one of them")
+    topology = spec.topology
+    if spec.limits:
+        topology = Topology.model_validate({**(topology.model_dump() if topology else {}), "limits": spec.limits})
+    if spec.runtime == "auto" and spec.address is None and topology is None:
+        return None
+    address = "local" if spec.runtime == "local" else spec.address
+    return Runtime(inline=spec.runtime == "inline", address=address, topology=topology)
 
 
 @contextmanager
