@@ -32,7 +32,10 @@ Perform = Callable[[str], Awaitable[MemberResult]]
 
 
 class StepPaused(BaseException):
-    """A step waits for a person, or for whoever goes on with a suspended pattern. Not an ``Exception``, so that a program which handles failures lets it pass."""
+    """A step waits: for a person, or, in a pattern that is suspended, for whoever goes on with it.
+
+    Not an ``Exception``, so that a program which handles failures lets it pass.
+    """
 
 
 class Progress:

@@ -15,9 +15,9 @@ from ...actors.checkpoints.registry import open_store
 from ...actors.checkpoints.store import Store
 from ...actors.checkpoints.url import StoreUrl, file_url, shown
 from ...protocol.errors import ConfigurationError
-from ...protocol.storage import ListThreads, ThreadInfo
+from ...protocol.storage import LEDGER_PREFIX, ListThreads, ThreadInfo
 from .holder import describe_holder, is_gone
-from .record import PREFIX, FleetRecord, record_in, thread_of
+from .record import FleetRecord, record_in, thread_of
 from .results import TaskResult
 from .sinks import PARQUET, write_file
 from .stored import newest_lines
@@ -102,7 +102,7 @@ async def open_results(text: str, store_url: str | None = None) -> AsyncIterator
     """
     path = Path(text)
     if path.suffix in {".jsonl", PARQUET}:
-        if not path.is_file():
+        if not await asyncio.to_thread(path.is_file):
             raise ConfigurationError(f"there is no results file {path}")
         read = _read_parquet if path.suffix == PARQUET else _read_jsonl
         async for result in read(path):
@@ -139,7 +139,7 @@ def _record(info: ThreadInfo) -> FleetRecord | None:
 async def _records(store: Store) -> AsyncIterator[FleetRecord]:
     after = ""
     while True:
-        page = (await store.threads(ListThreads(store="", prefix=PREFIX, after=after, limit=_PAGE))).threads
+        page = (await store.threads(ListThreads(store="", prefix=LEDGER_PREFIX, after=after, limit=_PAGE))).threads
         for info in page:
             record = _record(info)
             if record is not None:

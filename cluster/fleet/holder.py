@@ -39,6 +39,6 @@ def _place() -> str:
     """Stands for this boot and this pid namespace; empty where neither can be told, which matches nothing but itself."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
-        return f"{boot}-{os.stat('/proc/self/ns/pid').st_ino}"
+        return f"{boot}-{Path('/proc/self/ns/pid').stat().st_ino}"
     except OSError:
         return os.urandom(4).hex()

@@ -1,7 +1,7 @@
 """What a run of a fleet records to, and reads from when it is resumed.
 
-results file    `results_file.py`   a fleet without a name: the file is all there is
-store           `store_ledger.py`   a fleet with a name: results and the record of the fleet, in any store of checkpoints
+A fleet without a name has a results file (``results_file.py``), which is all there is. One with a name has a thread in a store
+of checkpoints (``store_ledger.py``): its results, and its record.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Ledger(Protocol):
         record: of the fleet, earlier sessions included; None without a name.
     """
 
-    where: str
-    files: Sequence[Path]
-
     @property
-    def record(self) -> FleetRecord | None:
-        """See above."""
+    def where(self) -> str: ...
+    @property
+    def files(self) -> Sequence[Path]: ...
+    @property
+    def record(self) -> FleetRecord | None: ...
 
     def is_done(self, key: int) -> bool:
         """Whether the task of that :func:`id_hash` is ok, so that it is never run again."""

@@ -1,4 +1,4 @@
-"""The record of a fleet: what is known of it beside its results, in the store, for whoever looks at it while it runs or later."""
+"""The record of a fleet: what its store says of it beside its results, for whoever looks at it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ...protocol.messages import Frozen, JsonObject, Text
+from ...protocol.storage import LEDGER_PREFIX
 
 FleetState = Literal["running", "draining", "finished", "stopped", "failed"]
 Liveness = Literal["running", "draining", "lost", "finished", "stopped", "failed"]
-PREFIX = "fleet:"
 FACT = "fleet"  # the key of the record in the metadata of a checkpoint
 ALIVE: frozenset[str] = frozenset({"running", "draining"})
 
@@ -71,7 +71,7 @@ class FleetRecord(Frozen):
 
 def thread_of(name: str) -> str:
     """The thread of a store that is the ledger of that fleet."""
-    return f"{PREFIX}{name}"
+    return f"{LEDGER_PREFIX}{name}"
 
 
 def record_in(metadata: Mapping[str, Any], owner: str | None = None) -> FleetRecord | None:

@@ -179,7 +179,7 @@ def pyarrow_module() -> Any:
         MissingExtra: it is not installed.
     """
     try:
-        import pyarrow
+        import pyarrow as pa
     except ImportError as error:
         raise MissingExtra(f"Parquet files need pyarrow ({error}): pip install 'umbel[data]'") from None
-    return pyarrow
+    return pa

@@ -234,7 +234,7 @@ class StoreLedger:
             raise StaleWriter(f"fleet {self._earlier.name!r} was run by another process, or deleted, meanwhile")
 
     async def _insist(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do it, again and again while the store is away: a restarted server must not end a fleet. Every request is safe to repeat."""
+        """Do it, again while the store is away: its restart must not end a fleet. Every request is safe to repeat."""
         began, delay = time.monotonic(), 0.1
         while True:
             try:
