@@ -10,7 +10,6 @@ import typer
 
 from . import options
 from .ending import FAILED, INTERRUPTED, ends_cleanly, fail, set_up_logging
-from .submit import ServerOption, server_address
 
 if TYPE_CHECKING:
     from ..fleet.record import FleetRecord
@@ -34,7 +33,7 @@ def jobs() -> None:
 @ends_cleanly
 def list_jobs(
     *,
-    address: ServerOption = None,
+    address: options.ServerOption = None,
     store: StoreOption = None,
     everything: Annotated[bool, typer.Option("--all", help="Also jobs that are no fleets.")] = False,
     as_json: options.JsonOption = False,
@@ -53,7 +52,7 @@ def list_jobs(
     from ..jobs.submission import FLEET
     from .thread_views import printable, show_json, table
 
-    server = JobServer(server_address(address))
+    server = JobServer(options.server_address(address))
     found = server.jobs()
     records: dict[str, FleetRecord] = {}
     for url in {_store_of(job, store) for job in found}:
@@ -80,7 +79,7 @@ def list_jobs(
 def status(
     job_id: JobArgument,
     *,
-    address: ServerOption = None,
+    address: options.ServerOption = None,
     store: StoreOption = None,
     as_json: options.JsonOption = False,
     verbose: options.VerboseOption = 0,
@@ -104,7 +103,7 @@ def status(
 
     server = None
     try:
-        server = JobServer(server_address(address))
+        server = JobServer(options.server_address(address))
     except ConfigurationError as error:
         typer.echo(f"umbel: {error.message}; looking into the store only", err=True)
     standing = find_standing(server, job_id, store)
@@ -121,7 +120,7 @@ def logs(
     job_id: JobArgument,
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the job ends.")] = False,
-    address: ServerOption = None,
+    address: options.ServerOption = None,
     store: StoreOption = None,
     verbose: options.VerboseOption = 0,
 ) -> None:
@@ -139,7 +138,7 @@ def logs(
     set_up_logging(verbose)
     from ..jobs.server import JobServer
 
-    server = JobServer(server_address(address))
+    server = JobServer(options.server_address(address))
     _known(server, job_id)
     if follow:
         raise typer.Exit(follow_job(server, job_id, store))
@@ -152,7 +151,7 @@ def stop(
     job_id: JobArgument,
     *,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until it has ended.")] = True,
-    address: ServerOption = None,
+    address: options.ServerOption = None,
     store: StoreOption = None,
     as_json: options.JsonOption = False,
     verbose: options.VerboseOption = 0,
@@ -170,7 +169,7 @@ def stop(
     from ..jobs.server import JobServer
     from .thread_views import show_json
 
-    server = JobServer(server_address(address))
+    server = JobServer(options.server_address(address))
     job = _known(server, job_id)
     if job.status.value == "PENDING":
         raise fail(

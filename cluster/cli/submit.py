@@ -15,24 +15,13 @@ if TYPE_CHECKING:
     from ..fleet.spec import FleetSpec
     from ..jobs.submission import Submission
 
-_DEFAULT_ADDRESS = "http://127.0.0.1:8265"
-ServerOption = Annotated[
-    str | None,
-    typer.Option("--address", help="The cluster's dashboard (default: RAY_API_SERVER_ADDRESS, or http://127.0.0.1:8265)."),
-]
-
-
-def server_address(given: str | None) -> str:
-    """The job server that is meant."""
-    return given or os.environ.get("RAY_API_SERVER_ADDRESS") or _DEFAULT_ADDRESS
-
 
 @ends_cleanly
 def submit(
     fleet: Annotated[Path, typer.Argument(help="The fleet's YAML file, as for umbel fleet run.")],
     more: Annotated[list[str] | None, typer.Argument(help="After --: further options of umbel fleet run.")] = None,
     *,
-    address: ServerOption = None,
+    address: options.ServerOption = None,
     job_id: Annotated[str | None, typer.Option("--id", help="The job's id (default: NAME-1, NAME-2...).")] = None,
     name: Annotated[str | None, typer.Option(help="The fleet's name, instead of that in the file.")] = None,
     store: Annotated[str | None, typer.Option(help="URL of the fleet's ledger, instead of that in the file.")] = None,
@@ -73,7 +62,7 @@ def submit(
 
     spec = FleetSpec.read(fleet, name=name, store=store, grace=grace)
     folder = _folder(fleet, spec, working_dir)
-    where = server_address(address)
+    where = options.server_address(address)
     submission = _describe(
         spec,
         fleet,
