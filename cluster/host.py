@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError,
 from ..actors.ambient import mark_process
 from ..actors.definitions import Definitions
 from ..actors.frames import Frames, Unreachable
+from ..actors.secrets import use_references
 from ..protocol.config import Topology
 from ..protocol.errors import PeerLost, RemoteError, UmbelError
 from ..protocol.handles import RunsListed
@@ -52,6 +53,7 @@ class Host:
         secret: what peers must know to connect directly.
         address: where to listen for them; None is this node's own.
         detached: the runtime outlives the driver that started it.
+        secrets: where this process finds secrets: references by name.
     """
 
     def __init__(
@@ -64,7 +66,9 @@ class Host:
         secret: bytes,
         address: str | None,
         detached: bool = False,
+        secrets: Mapping[str, str] | None = None,
     ) -> None:
+        use_references(secrets or {})
         self._epoch = time.time_ns()
         mark_process("an actor of a runtime")
         self._settings = {"topology": topology, "secret": secret.hex(), "detached": detached}

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ..actors.secrets import references
 from ..protocol.config import Placement, Topology
 from ..protocol.errors import ConfigurationError, DeadlineExceeded, RestartsExceeded, UmbelError
 from .cell import AGENT, CHECKPOINTER, SUPERVISOR, TOOLS
@@ -234,6 +235,7 @@ class RayActors:
                 self.secret,
                 LOOPBACK if self._watcher is not None else None,  # a local Ray has no other machine
                 self._detached,
+                references(),
             )
         except ValueError as error:
             if "already taken" not in str(error):

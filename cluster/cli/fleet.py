@@ -37,6 +37,13 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The results file: JSON, one line a task.")] = None,
     *,
+    name: Annotated[str | None, typer.Option(help="Keep the fleet's results and record in a store, under this name.")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="URL of the store of fleets with a name (default: $UMBEL_HOME/fleets.sqlite).")
+    ] = None,
+    grace: Annotated[
+        float | None, typer.Option(min=0, help="Seconds to end in order after Ctrl-C or SIGTERM (10, in a job what Ray gives).")
+    ] = None,
     tasks: Annotated[str | None, typer.Option(help="Other tasks than those that FLEET.YAML names.")] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Tasks in flight at once (100).")] = None,
     retries: Annotated[int | None, typer.Option(min=0, help="Further attempts after errors that may go away (2).")] = None,
@@ -46,9 +53,6 @@ def run(
     budget_usd: Annotated[float | None, typer.Option(help="Dollars for all tasks together.")] = None,
     priority: Annotated[str | None, typer.Option(help="The field that says what comes first: metadata.priority.")] = None,
     quarantine: Annotated[Path | None, typer.Option(help="A file for tasks that kill actors.")] = None,
-    name: Annotated[str | None, typer.Option(help="Keep the fleet in a store under this name.")] = None,
-    store: Annotated[str | None, typer.Option(help="URL of that store (default: fleets.sqlite in UMBEL_HOME).")] = None,
-    grace: Annotated[str | None, typer.Option(help="How long it may take to end in order when it is told to stop.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Run at most that many tasks now.")] = None,
     sample: Annotated[int | None, typer.Option(min=1, help="Only that many tasks, chosen at random.")] = None,
     shuffle_seed: Annotated[int | None, typer.Option(help="A random order, the same for the same number.")] = None,
@@ -57,9 +61,9 @@ def run(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, show the plan, run nothing.")] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the fleet, or its results file; tasks that are ok are skipped.")
+        bool, typer.Option("--resume", help="Go on with the results file; tasks that are ok are skipped.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the fleet, or the results file.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results file.")] = False,
     runtime: Annotated[
         options.Where | None,
         typer.Option("--runtime", help="inline: this process; local: a new local Ray; auto: RAY_ADDRESS or a local Ray."),
@@ -88,10 +92,15 @@ def run(
     Exit codes: 0 all ok, 1 some tasks not (or a budget or the deadline ended it), 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
     """  # noqa: D301 - typer needs the real \b
     set_up_logging(verbose, quiet=quiet)
+    from ...actors.secrets import use_references
     from ..fleet import Fleet, runtime_of
+    from ..job_context import current_job_id
     from ..runtime import Runtime
 
     given = {
+        "name": name,
+        "store": store,
+        "grace": grace,
         "agent": agent,
         "tasks": tasks,
         "out": None if out is None else str(out),
@@ -101,9 +110,6 @@ def run(
         "deadline": deadline,
         "priority": priority,
         "quarantine": None if quarantine is None else str(quarantine),
-        "name": name,
-        "store": store,
-        "grace": grace,
         "limit": limit,
         "sample": sample,
         "shuffle_seed": shuffle_seed,
@@ -112,6 +118,9 @@ def run(
         "address": address,
     }
     spec = _read(what, given, {"tokens": budget_tokens, "cost_usd": budget_usd})
+    use_references(spec.secrets)
+    if spec.name is not None and current_job_id() is not None:
+        resume = not overwrite  # a job that is submitted again goes on
     with runtime_of(spec) or Runtime() as where:
         fleet = Fleet.from_spec(spec, runtime=where)
         if dry_run:
@@ -133,12 +142,8 @@ def _read(what: str, given: dict[str, Any], budget: dict[str, Any]) -> FleetSpec
     if what.endswith((".yaml", ".yml")):
         content = Document.of(what).content.get("budget") if limits else None
         there = content if isinstance(content, Mapping) else {}
-        spec = FleetSpec.read(what, **given, budget={**there, **limits} if limits else None)
-        if not spec.out and spec.name is None:
-            raise ConfigurationError(f"{what}: field 'out': missing; write for example 'out: results.jsonl', or give --out")
-        return spec
-    needed = ("agent", "out") if given["name"] is None else ("agent",)
-    missing = [name for name in needed if given[name] is None]
+        return FleetSpec.read(what, **given, budget={**there, **limits} if limits else None)
+    missing = [name for name in ("agent", *(["out"] if given["name"] is None else [])) if given[name] is None]
     if missing:
         raise ConfigurationError(f"--{missing[0]} is missing; give it, or name a fleet in YAML instead of tasks")
     return FleetSpec.read({"tasks": what}, **given, budget=limits or None)

@@ -153,7 +153,6 @@ def test_a_budget_that_is_used_up_is_said_and_exits_with_1(umbel: Umbel, tasks: 
     ("text", "expected"),
     [
         (FLEET + "concurency: 5\n", "fleet.yaml:5: field 'concurency': there is no such field; did you mean 'concurrency'?"),
-        ("agent: cli_agents:echo\ntasks: tasks.jsonl\n", "field 'out': missing"),
         (FLEET.replace("echo", "ecoh"), "cli_agents has no 'ecoh'; did you mean 'echo'?"),
     ],
 )
