@@ -9,6 +9,7 @@ from ..protocol.commands import StartRun
 from ..protocol.errors import ConfigurationError
 from .run_handle import RunHandle, attach
 from .runtime_port import RuntimePort, current_runtime
+from .sharing import current_share
 from .thread_calls import ThreadCalls
 
 OnBusy = Literal["queue", "reject", "interrupt"]
@@ -94,6 +95,7 @@ class StartCalls(ThreadCalls):
             timeout=timeout,
             on_busy=on_busy or "queue",
             values=values,
+            share=current_share(),
         )
 
     def input_of(self, prompt: Any) -> tuple[str, dict[str, Any] | None]:
