@@ -17,6 +17,7 @@ POLL_SECONDS = 1.0
 LEASE_SECONDS = 10.0
 SETTLING_SECONDS = 3.0
 SHARE_DECAY = 0.98
+LEAST_SHARE = 0.01
 
 
 class _Client:
@@ -30,6 +31,11 @@ class _Client:
         self.used = 0.0
         self.came_with: float | None = None
         self.wake = asyncio.Event()
+
+    @property
+    def demand(self) -> float:
+        """What it uses and waits for."""
+        return self.used + len(self.turns)
 
 
 class Desk:
@@ -158,7 +164,7 @@ class Desk:
     def _reply(self, client: _Client) -> LimiterReply:
         now = self._timing.monotonic()
         granted, client.granted = tuple(client.granted), []
-        used = sum(other.used for other in self._clients.values())
+        demand = sum(other.demand for other in self._clients.values())
         return LimiterReply(
             epoch=self._epoch,
             now=now,
@@ -166,6 +172,6 @@ class Desk:
             rate=self.limiter.pace.rate,
             closed_for=max(self.limiter.closed_until - now, 0.0),
             wait=self.limiter.wait_for(now),
-            share=client.used / used if used else 1 / max(len(self._clients), 1),
+            share=max(client.demand / demand if demand else 0.0, LEAST_SHARE),
             free=self.limiter.is_free,
         )

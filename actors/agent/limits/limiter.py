@@ -123,9 +123,7 @@ class Limiter:
             seconds: for how long it wants to be left alone, if it says so.
         """
         if turn is None or turn.round == self.round:
-            if (
-                turn is None or turn is not self._probe
-            ):  # a refused probe says that the wait was too short, not the pace too high
+            if turn is None or turn is not self._probe:  # a refused probe was let go too soon, not too fast
                 self.pace.refuse(now)
             self.round += 1
         self._probe = None

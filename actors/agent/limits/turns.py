@@ -9,7 +9,7 @@ from ...sharing import Share
 DEFAULT = Share()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Turn:
     """A request that waits for its turn, or has it.
 

@@ -327,7 +327,7 @@ class Gate:
                     self._limiter.free()
                     self._engaged = not self._limiter.is_free
             elif self._alone(line):
-                self._limiter.share = line.share or 1.0
+                self._limiter.share = line.share if line.share is not None else 1.0
                 self._limiter.adopt(line.rate, line.closed_until - now, now)
                 for turn in line.take_back():
                     self._limiter.ask(turn)
