@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from ..actors.agent.actor import AgentActor
+from ..actors.agent.models.gate import configure_limits
 from ..actors.bundling import Bundling
 from ..actors.checkpoints.actor import CheckpointerActor
 from ..actors.definitions import Definitions
@@ -89,6 +90,7 @@ class Cell:
             self.stop_runs = supervisor.stop_runs
             self._runs = lambda: supervisor.active
         if AGENT in roles:
+            configure_limits(topology.limits)
             agent = AgentActor(definitions)
             self.mailbox.on(ThinkRequest, agent.think)
             self.mailbox.on(ForgetRuns, agent.forget)

@@ -13,6 +13,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError, RayTaskError
 
+from ..actors.agent.limits.line import use
 from ..actors.ambient import mark_process
 from ..actors.definitions import Definitions
 from ..actors.frames import Frames, Unreachable
@@ -23,6 +24,7 @@ from ..protocol.handles import RunsListed
 from .cell import CHECKPOINTER, SUPERVISOR, Cell
 from .collector import relax
 from .gcs_register import GcsRegister
+from .limiter import connect
 from .logs import LogSettings, open_log
 from .named_actors import NAMESPACE, actor_name
 from .restarts import Intensity, RestartWatch, watch_over
@@ -71,6 +73,7 @@ class Host:
         use_references(secrets or {})
         self._epoch = time.time_ns()
         mark_process("an actor of a runtime")
+        use(connect)
         self._settings = {"topology": topology, "secret": secret.hex(), "detached": detached}
         self._log = open_log(LogSettings.model_validate_json(logs), namespace, name)
         self._loop: asyncio.AbstractEventLoop | None = None

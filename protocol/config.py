@@ -45,6 +45,20 @@ class Placement(Settings):
         return "-".join(part for part in parts if part)
 
 
+class Limits(Settings):
+    """What an endpoint allows one account. None is unknown, and then found out from its answers.
+
+    Attributes:
+        requests_per_minute: requests, sent evenly spread.
+        tokens_per_minute: tokens of prompts and replies together.
+        concurrency: requests in flight.
+    """
+
+    requests_per_minute: float | None = Field(default=None, gt=0)
+    tokens_per_minute: float | None = Field(default=None, gt=0)
+    concurrency: int | None = Field(default=None, ge=1)
+
+
 class Topology(Settings):
     """Which actors exist, and which share a process.
 
@@ -69,6 +83,7 @@ class Topology(Settings):
             their end.
         kept_bytes: events and outcomes of a supervisor altogether; beyond it finished runs are dropped, the oldest first,
             then the oldest events of the run that tells the next one.
+        limits: of model endpoints, by provider prefix (``openai``) or base URL; each account has them, in the whole cluster.
     """
 
     supervisors: int | None = Field(default=None, ge=1)
@@ -87,6 +102,7 @@ class Topology(Settings):
     kept_runs: int = Field(default=1_000, ge=0)
     kept_seconds: float = Field(default=3_600.0, gt=0)
     kept_bytes: int = Field(default=256 * 1024 * 1024, ge=1)
+    limits: Mapping[str, Limits] = Field(default_factory=dict)
 
 
 class AgentConfig(Settings):
