@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 import zlib
 from collections.abc import Callable, Collection
 from typing import Any
@@ -40,6 +42,7 @@ SUPERVISOR, AGENT, TOOLS, CHECKPOINTER = "supervisor", "agent", "tools", "checkp
 MIX = 2_654_435_761  # the checksums of keys that differ in a number are not spread evenly; their multiples are
 ROLES = (SUPERVISOR, AGENT, TOOLS, CHECKPOINTER)
 EXECUTOR_LINGER = 0.001
+LOOK_SECONDS = 0.05  # between two looks at what is still under way
 
 Connect = Callable[[str], Transport]
 
@@ -76,6 +79,7 @@ class Cell:
         self.directory = Directory(name, epoch, self.mailbox, roles, topology, connect, definitions)
         self._closers: list[Callable[[], Any]] = [self.directory.close]
         self._runs: Callable[[], int] = lambda: 0
+        self._supervisor: SupervisorActor | None = None
         self.begun: BegunRuns | None = None
         self.mailbox.on(Define, definitions.define)
         self.mailbox.on(Ping, self._ping)
@@ -88,6 +92,7 @@ class Cell:
             self._closers.insert(0, self.begun.close)  # it saves what it stops, while the others can be reached
             self.stop_runs = supervisor.stop_runs
             self._runs = lambda: supervisor.active
+            self._supervisor = supervisor
         if AGENT in roles:
             agent = AgentActor(definitions)
             self.mailbox.on(ThinkRequest, agent.think)
@@ -110,6 +115,31 @@ class Cell:
         await self.mailbox.close()
         for close in self._closers:
             await close()
+
+    async def hand_over(self, seconds: float) -> bool:
+        """Get ready for the incarnation after this one: new work is held for it, what is under way comes to an end.
+
+        Durable runs wait at their next boundary; what else has not ended by then is broken off as by a crash.
+
+        Args:
+            seconds: how long it may take.
+
+        Returns:
+            Whether nothing was broken off. This process must end now: what is held has been sent back.
+        """
+        self.mailbox.hold()
+        if self._supervisor is not None:
+            self._supervisor.move()
+        deadline = time.monotonic() + seconds
+        while not (ready := self._may_leave()) and time.monotonic() < deadline:  # noqa: ASYNC110 - many things end, once
+            await asyncio.sleep(LOOK_SECONDS)
+        self.mailbox.release()
+        return ready
+
+    def _may_leave(self) -> bool:
+        if self._supervisor is not None:  # who reads events waits for ever, and asks again
+            return self._supervisor.may_leave and self.mailbox.told
+        return self.mailbox.busy == 0 and self.mailbox.told
 
     async def _ping(self, message: Ping, caller: Any) -> Pong:
         return self.report()

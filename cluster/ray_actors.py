@@ -21,7 +21,7 @@ from .gcs_register import forget_all, forget_orphans
 from .local_ray import Watcher, is_joined, start_ray
 from .logs import LogSettings, prune, summary
 from .named_actors import NAMESPACE, actor_name, named_actors
-from .restarts import Intensity, RestartWatch, restarts_of
+from .restarts import Intensity, RestartWatch, is_dead, restarts_of
 from .spreading import node_ids, on_node
 
 logger = logging.getLogger("umbel.runtime")
@@ -129,6 +129,9 @@ class RayActors:
                     asked[self._handles[name].report.remote()] = name
                     time.sleep(READY_SECONDS)
                 except ray.exceptions.RayActorError as error:
+                    if not is_dead(self._handles[name]):
+                        asked[self._handles[name].report.remote()] = name
+                        continue
                     raise self.explain({"details": {"peer": name}}) or DeadlineExceeded(f"{name} is dead: {error}") from None
 
     def reports(self) -> dict[str, Any]:

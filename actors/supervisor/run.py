@@ -107,6 +107,8 @@ class Run:
         lost: why it must stop, if that is an error: somebody else has its thread.
         bad_batches: batches in a row whose every call failed.
         empty_replies: unusable replies in a row.
+        moving: its process is about to end in good order: a durable run waits at its next boundary for the one that follows.
+        parked: it does.
         stopping: why the run was told to stop from outside, if it was.
         time_limit: seconds from the turn's start until it is stopped, if there is a limit.
         partial_text: what was streamed of a reply that has not ended.
@@ -136,8 +138,10 @@ class Run:
         "lease",
         "lost",
         "model_calls",
+        "moving",
         "no_tool_calls",
         "opening",
+        "parked",
         "partial_text",
         "peers",
         "request",
@@ -190,6 +194,7 @@ class Run:
         self.last_text = ""
         self.no_tool_calls = False
         self.partial_text = ""
+        self.moving = self.parked = False
         self.stopping: str | None = None
         self.time_limit: float | None = None
         self._held: list[Event] | None = None
