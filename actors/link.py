@@ -165,6 +165,16 @@ class Link:
         return self._gone is not None
 
     @property
+    def met(self) -> bool:
+        """Whether the peer is known to be there: it has been reached, and nothing has gone wrong since."""
+        return bool(self._session[1]) and self._meeting is None and self._gone is None
+
+    def meet(self) -> None:
+        """Reach the peer before anything is to be sent."""
+        if not self._session[1] and self._meeting is None and self._gone is None:
+            self._run("meet", self._meet)
+
+    @property
     def full(self) -> bool:
         """Whether :meth:`request` would have to wait before it sends."""
         return len(self._queue) >= self._capacity

@@ -35,8 +35,9 @@ from ..protocol.commands import (
     SubagentHeard,
     ThinkRequest,
 )
-from ..protocol.config import Topology
+from ..protocol.config import Placement, Topology
 from ..protocol.storage import RecordCalls
+from .replicas import Replicas
 
 SUPERVISOR, AGENT, TOOLS, CHECKPOINTER = "supervisor", "agent", "tools", "checkpointer"
 MIX = 2_654_435_761  # the checksums of keys that differ in a number are not spread evenly; their multiples are
@@ -174,12 +175,13 @@ class Directory:
         self._definitions = definitions
         self._local = LocalLink(mailbox)
         self._saves: Bundling | None = None
+        self._replicas = Replicas(topology.patience_seconds)
 
     def agent(self, agent: Any, run_id: str, attempt: int = 0) -> Channel:
         placement = agent.config.placement
         if placement is None or placement.pool == "default":
             return self._channel(AGENT, "default", shard_of(run_id, self.topology.agents, attempt))
-        return self._channel(AGENT, placement.pool, shard_of(run_id, placement.replicas, attempt))
+        return self._replica(AGENT, placement, run_id, attempt)
 
     def tools(self, tool: Any, run_id: str) -> Channel:
         placement = tool.placement
@@ -187,7 +189,7 @@ class Directory:
             return self._local
         if placement is None:
             return self._channel(TOOLS, "default", shard_of(run_id, self.topology.tool_executors))
-        return self._channel(TOOLS, placement.pool, shard_of(run_id, placement.replicas))
+        return self._replica(TOOLS, placement, run_id)
 
     def supervisor(self, run_id: str) -> Channel:
         return self._channel(SUPERVISOR, "default", shard_of(run_id, self.topology.supervisors or 1))
@@ -214,6 +216,11 @@ class Directory:
     async def close(self) -> None:
         for link in self.links.values():
             await link.close()
+
+    def _replica(self, role: str, placement: Placement, run_id: str, attempt: int = 0) -> Channel:
+        count = placement.replicas
+        mine = [self._channel(role, placement.pool, shard_of(run_id, count, attempt + more)) for more in range(count)]
+        return self._replicas.choose(mine)
 
     def _channel(self, role: str, pool: str, shard: int) -> Channel:
         if self._connect is None or (pool == "default" and role in self._roles and role != SUPERVISOR):
