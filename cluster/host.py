@@ -83,11 +83,10 @@ class Host:
         if self._cell.begun is not None:  # Ray makes an async actor on its event loop
             self._recovery = asyncio.get_running_loop().create_task(self._cell.begun.ready())
         self._leaving = False
+        self._node_id = str(ray.get_runtime_context().get_node_id())
         if address is None:  # else this Ray has no other node
-            node = str(ray.get_runtime_context().get_node_id())
-            self._drain = asyncio.get_running_loop().create_task(
-                leave_in_time(self._cell, lambda: deadline_of(node), self._start_elsewhere)
-            )
+            leave = leave_in_time(self._cell, lambda: deadline_of(self._node_id), self._start_elsewhere)
+            self._drain = asyncio.get_running_loop().create_task(leave)
         self._restarts: RestartWatch | None = None
         if detached and name in WATCHERS:  # as drivers do, but there need not be one
             self._restarts = watch_over(namespace, Intensity(shape.max_restarts, shape.restart_window_seconds))
@@ -115,7 +114,13 @@ class Host:
     @ray.method(concurrency_group="ctl")
     async def report(self) -> str:
         report = self._cell.report()
-        stats = {**report.stats, "log": self._log.facts(), "node": self._node, "detached": self._settings["detached"]}
+        stats = {
+            **report.stats,
+            "log": self._log.facts(),
+            "node": self._node,
+            "node_id": self._node_id,
+            "detached": self._settings["detached"],
+        }
         return report.evolve(stats=stats).model_dump_json()
 
     @ray.method(concurrency_group="ctl")

@@ -98,7 +98,7 @@ def test_a_cluster_that_grows_is_given_time(monkeypatch: pytest.MonkeyPatch, cap
         known.append(B)
 
     monkeypatch.setattr(room, "cluster_nodes", lambda: known)
-    monkeypatch.setattr(room.time, "sleep", join)
+    monkeypatch.setattr("umbel.cluster.room.time.sleep", join)
     check_placement("agent", Placement(gpus=2), Topology(autoscale=True))
     assert "waiting for a node that can host an actor of kind agent: no node has GPU 2" in caplog.text
     with pytest.raises(ConfigurationError, match=r"and none joined within 0.001 s"):
