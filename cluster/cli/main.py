@@ -10,6 +10,7 @@ from . import fleet, fleet_views, jobs, threads
 from .attach import attach, cancel, runs
 from .demo import demo
 from .doctor import doctor
+from .drain import drain
 from .draw import draw
 from .run import run
 from .services import down, ps
@@ -37,6 +38,7 @@ app.command("attach")(attach)
 app.command("cancel")(cancel)
 app.command("ps")(ps)
 app.command("down")(down)
+app.command("drain")(drain)
 
 
 def _version(wanted: bool) -> None:
