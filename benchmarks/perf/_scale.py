@@ -18,6 +18,7 @@ import psutil
 from _measure import kib, seconds
 from _workloads import ANSWER, PROMPT, tool_turn
 from fan_out import cluster
+from redis import Redis
 
 from umbel import Runtime, Topology
 from umbel.actors.checkpoints.group_commit import GroupCommit
@@ -28,12 +29,18 @@ STATE_BYTES = 2_000  # of a checkpoint of a tool turn, about
 Figures = dict[str, Any]
 
 
+def redis_pid(url: str) -> int:
+    with Redis.from_url(url) as client:
+        return int(client.info("server")["process_id"])
+
+
 class Roles:
     """CPU seconds, memory and link traffic of a runtime's processes, by role; all that is Ray's own under ``ray``."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, store: str | None) -> None:
         self._backend: Any = runtime.backend
         self._me = psutil.Process()
+        self._server = None if store is None or not store.startswith("redis:") else psutil.Process(redis_pid(store))
 
     def take(self) -> Figures:
         reports = self._backend.reports()
@@ -42,13 +49,14 @@ class Roles:
         for process in (self._me, *self._me.children(recursive=True)):
             role = pids.get(process.pid, "ray")
             cpu[role] = cpu.get(role, 0.0) + seconds(process)
-        busiest = {role: 0.0 for role in cpu}
-        for pid, role in pids.items():
-            busiest[role] = max(busiest[role], seconds(psutil.Process(pid)))
+        if self._server is not None:
+            cpu["store"] = seconds(self._server)
         rss = {pid: kib(Path(f"/proc/{pid}/status"), "VmRSS") for pid in pids}
         links = [("driver", link.peer, link.stats) for shards in self._backend._links.values() for _, link in shards]
         links += [
-            (name.split("/")[0], peer, stats) for name, report in reports.items() for peer, stats in report["stats"]["links"].items()
+            (name.split("/")[0], peer, stats)
+            for name, report in reports.items()
+            for peer, stats in report["stats"]["links"].items()
         ]
         traffic: dict[str, dict[str, int]] = {}
         for asker, peer, stats in links:
@@ -79,7 +87,7 @@ async def burst(address: str, nodes: int, runs: int, concurrency: int, store: st
     async with Runtime(address=address, topology=topology) as runtime:
         runtime.start()
         await all_of("warm", max(concurrency, runs // 10))
-        roles = Roles(runtime)
+        roles = Roles(runtime, store)
         done = 0
         before, start = await asyncio.to_thread(roles.take), time.perf_counter()
         await all_of("run", runs)
@@ -92,7 +100,7 @@ async def burst(address: str, nodes: int, runs: int, concurrency: int, store: st
         "store": None if store is None else store.split(":")[0],
         "runs": done,
         "wall_s": wall,
-        "cpu_s": {role: used - before["cpu"].get(role, 0.0) for role, used in after["cpu"].items()},
+        "cpu": {role: used - before["cpu"].get(role, 0.0) for role, used in after["cpu"].items()},
         "links": {
             edge: {name: value - before["links"].get(edge, {}).get(name, 0) for name, value in figures.items()}
             for edge, figures in after["links"].items()
