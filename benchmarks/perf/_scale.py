@@ -1,6 +1,6 @@
 """One measurement for ``scale.py``, in a process of its own; prints one JSON line.
 
-python benchmarks/perf/_scale.py run NODES RUNS CONCURRENCY [STORE CHECKPOINTERS]   tool turns on so many Ray nodes of this machine
+python benchmarks/perf/_scale.py run NODES RUNS CONCURRENCY [STORE CHECKPOINTERS]   tool turns on so many Ray nodes
 python benchmarks/perf/_scale.py store URL SAVES                                      how fast a store takes checkpoints
 """
 
@@ -68,14 +68,14 @@ class Roles:
 
 async def burst(address: str, nodes: int, runs: int, concurrency: int, store: str | None, writers: int) -> Figures:
     topology = Topology(supervisors=nodes, agents=nodes, tool_executors=nodes, checkpointers=writers)
-    agent = tool_turn(**({} if store is None else {"checkpointer": store}))
+    agent = tool_turn(checkpointer=store)
     done = 0
 
     async def work(label: str, numbers: Any) -> None:
         nonlocal done
         for number in numbers:
-            options = {} if store is None else {"thread_id": f"{label}-{number}"}
-            result = await agent.arun(PROMPT, full=False, **options)
+            thread_id = None if store is None else f"{label}-{number}"
+            result = await agent.arun(PROMPT, full=False, thread_id=thread_id)
             if result.message != ANSWER:
                 raise RuntimeError(f"{result.message!r} ({result.stop_reason})")
             done += 1
@@ -138,7 +138,12 @@ async def commits(url: str, saves: int, at_once: int = 256) -> Figures:
     wall, used = time.perf_counter() - start, time.process_time() - used
     await commit.flush()
     await store.close()
-    return {"store": url.split(":")[0], "saves": saves, "saves_per_s": saves / wall, "writer_cpu_us": used / saves * 1e6}
+    return {
+        "store": url.split(":", maxsplit=1)[0],
+        "saves": saves,
+        "saves_per_s": saves / wall,
+        "writer_cpu_us": used / saves * 1e6,
+    }
 
 
 def main() -> None:
