@@ -137,7 +137,7 @@ def crowding(predicted: float, records: list[Figures]) -> float:
         records: measurements on the same larger number of nodes.
     """
     seen = sum(sum(measured(record, role) for role in ROLES) for record in records) / len(records)
-    return (seen / predicted - 1) / (records[0]["nodes"] - 1)
+    return (seen / predicted - 1) / (int(records[0]["nodes"]) - 1)
 
 
 def predict(plan: Plan, nodes: int, load: Load, hardware: Hardware) -> tuple[float, str]:

@@ -33,7 +33,7 @@ from statistics import fmean
 from typing import Any
 
 from _report import Bar, circumstances, console, one_line, plain_table, say, verdict
-from _saturation import ROLES, Cost, Figures, Hardware, Load, Plan, fit, frames_of, measured, predict
+from _saturation import ROLES, Cost, Figures, Hardware, Load, Plan, crowding, fit, frames_of, measured, predict
 from overhead import measure
 
 WORKER = Path(__file__).with_name("_scale.py")
