@@ -212,7 +212,8 @@ class RayActors:
             self._create(f"{AGENT}/default/{shard}", [AGENT])
         for shard in range(shape.tool_executors):
             self._create(f"{TOOLS}/default/{shard}", [TOOLS])
-        self._create(f"{CHECKPOINTER}/default/0", [CHECKPOINTER])
+        for shard in range(shape.checkpointers):
+            self._create(f"{CHECKPOINTER}/default/{shard}", [CHECKPOINTER])
         ray.get([handle.hello.remote() for handle in self._handles.values()], timeout=START_SECONDS)
 
     def _create_pool(self, role: str, placement: Placement) -> None:

@@ -81,6 +81,9 @@ class Topology(Settings):
         supervisors: supervisor shards; None chooses one, or one per core when agents are colocated.
         agents: shared agent actors (unused when colocated).
         tool_executors: actors of the default tool pool.
+        checkpointers: actors that store runs' steps, a thread always by the same one. More than one are of use where many
+            durable runs are in progress, on a store that all nodes reach (Redis, PostgreSQL, S3); what is on one node's disk
+            or in memory is the first one's alone.
         colocate_agents: put a run's agent beside its supervisor: one hop (~1 ms) less per model call.
         resources: custom resources that every actor without a placement of its own reserves: it then sits on a node that
             has them, for example not on the head.
@@ -104,6 +107,7 @@ class Topology(Settings):
     supervisors: int | None = Field(default=None, ge=1)
     agents: int = Field(default=1, ge=1)
     tool_executors: int = Field(default=1, ge=1)
+    checkpointers: int = Field(default=1, ge=1)
     colocate_agents: bool = False
     resources: Mapping[str, float] = Field(default_factory=dict)
     labels: Mapping[str, str] = Field(default_factory=dict)
