@@ -37,12 +37,13 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The results file: JSON, one line a task.")] = None,
     *,
-    name: Annotated[
-        str | None,
-        typer.Option(help="Keep the fleet under this name in a store; in FLEET.YAML the default is the file's name."),
+    name: Annotated[str | None, typer.Option(help="Keep the fleet's results and record in a store, under this name.")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="URL of the store of fleets with a name (default: $UMBEL_HOME/fleets.sqlite).")
     ] = None,
-    store: Annotated[str | None, typer.Option(help="URL of that store (default: fleets.sqlite in UMBEL_HOME).")] = None,
-    grace: Annotated[str | None, typer.Option(help="How long it may take to end in order after a signal: 10, 30s.")] = None,
+    grace: Annotated[
+        float | None, typer.Option(min=0, help="Seconds to end in order after Ctrl-C or SIGTERM (10, in a job what Ray gives).")
+    ] = None,
     tasks: Annotated[str | None, typer.Option(help="Other tasks than those that FLEET.YAML names.")] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Tasks in flight at once (100).")] = None,
     retries: Annotated[int | None, typer.Option(min=0, help="Further attempts after errors that may go away (2).")] = None,
@@ -91,14 +92,16 @@ def run(
     Exit codes: 0 all ok, 1 some tasks not (or a budget or the deadline ended it), 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
     """  # noqa: D301 - typer needs the real \b
     set_up_logging(verbose, quiet=quiet)
+    from ...actors.secrets import use_references
     from ..fleet import Fleet, runtime_of
+    from ..job_context import current_job_id
     from ..runtime import Runtime
 
     given = {
-        "agent": agent,
         "name": name,
         "store": store,
         "grace": grace,
+        "agent": agent,
         "tasks": tasks,
         "out": None if out is None else str(out),
         "concurrency": concurrency,
@@ -115,6 +118,9 @@ def run(
         "address": address,
     }
     spec = _read(what, given, {"tokens": budget_tokens, "cost_usd": budget_usd})
+    use_references(spec.secrets)
+    if spec.name is not None and current_job_id() is not None:
+        resume = not overwrite  # a job that is submitted again goes on
     with runtime_of(spec) or Runtime() as where:
         fleet = Fleet.from_spec(spec, runtime=where)
         if dry_run:
@@ -137,7 +143,7 @@ def _read(what: str, given: dict[str, Any], budget: dict[str, Any]) -> FleetSpec
         content = Document.of(what).content.get("budget") if limits else None
         there = content if isinstance(content, Mapping) else {}
         return FleetSpec.read(what, **given, budget={**there, **limits} if limits else None)
-    missing = [name for name in ("agent", "out") if given[name] is None and not (name == "out" and given["name"])]
+    missing = [name for name in ("agent", *(["out"] if given["name"] is None else [])) if given[name] is None]
     if missing:
         raise ConfigurationError(f"--{missing[0]} is missing; give it, or name a fleet in YAML instead of tasks")
     return FleetSpec.read({"tasks": what}, **given, budget=limits or None)

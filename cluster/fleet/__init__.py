@@ -14,6 +14,7 @@ from .retry import Backoff, Retries
 from .signals import stop_on_signals
 from .spec import FleetSpec
 from .tasks import Task
+from .where import runtime_of
 
 __all__ = [
     "Backoff",

@@ -70,7 +70,7 @@ class FleetSpec(Settings):
     """Everything about a fleet. ``docs/fleets.md`` describes each field for people.
 
     Attributes:
-        name: of the fleet and its ledger; in a file, by default the file's name. Empty: there is no ledger but ``out``.
+        name: of the fleet and its ledger; in a file, by default the file's name. Without one there is no ledger but ``out``.
         agent: ``module:name`` of an agent or a pattern; the working directory and the file's folder are searched.
         tasks: where tasks come from.
         out: results files.
@@ -97,7 +97,7 @@ class FleetSpec(Settings):
         folder: where the file is; set by :meth:`read`.
     """
 
-    name: str = ""
+    name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     agent: Annotated[str, Field(pattern=r"^[^:\s]+:[^:\s]+$")]
     tasks: Annotated[TaskInput, BeforeValidator(_path_or_mapping)]
     out: Annotated[tuple[str, ...], BeforeValidator(_list)] = ()
@@ -168,7 +168,7 @@ class FleetSpec(Settings):
         return {
             **{name: getattr(self, name) for name in (*same, "store", "grace")},
             "hedge": self.hedge or False,
-            "name": self.name or None,
+            "name": self.name,
             "spec": self.record(),
         }
 

@@ -62,7 +62,7 @@ def test_a_file_says_everything_and_options_win(write: Any, tmp_path: Path) -> N
 def test_a_file_needs_little(write: Any, tmp_path: Path) -> None:
     spec = FleetSpec.read(write("agent: m:a\ntasks: tasks.jsonl\nout: r.jsonl"))
     assert (spec.name, spec.concurrency, spec.out) == ("nightly", 100, (str(tmp_path / "r.jsonl"),))
-    assert FleetSpec.read({"agent": "m:a", "tasks": "t.jsonl"}).name == ""
+    assert FleetSpec.read({"agent": "m:a", "tasks": "t.jsonl"}).name is None
 
 
 def test_what_is_recorded_holds_no_secrets(write: Any) -> None:
