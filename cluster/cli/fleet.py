@@ -35,7 +35,10 @@ def run(
     agent: Annotated[
         str | None, typer.Option("--agent", "-a", help="What to run, as module:name; the working directory is searched.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The results file: JSON, one line a task.")] = None,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option("--out", "-o", help="The results file: JSON, one line a task. A fleet with a name may have several."),
+    ] = None,
     *,
     name: Annotated[str | None, typer.Option(help="Keep the fleet's results and record in a store, under this name.")] = None,
     store: Annotated[
@@ -103,7 +106,7 @@ def run(
         "grace": grace,
         "agent": agent,
         "tasks": tasks,
-        "out": None if out is None else str(out),
+        "out": [str(path) for path in out] if out else None,
         "concurrency": concurrency,
         "retries": retries,
         "timeout": timeout,

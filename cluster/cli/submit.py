@@ -67,7 +67,7 @@ def submit(
         spec,
         fleet,
         folder,
-        more or [],
+        [*_files(spec, local=is_local(where)), *(more or [])],
         store=store,
         secrets=secret or [],
         job_id=job_id,
@@ -136,7 +136,7 @@ def _describe(
         env_vars=spec.job.env_vars,
         pip=spec.job.pip,
         py_modules=spec.job.py_modules,
-        excludes=spec.job.excludes,
+        excludes=(*spec.job.excludes, *_left_here(spec, folder)),
         resources={name: value for name in reserved if (value := getattr(spec.job, name))},
         metadata=spec.job.metadata,
         grace=grace,
@@ -144,6 +144,27 @@ def _describe(
         ship=ship,
         python=python,
     )
+
+
+def _files(spec: FleetSpec, *, local: bool) -> list[str]:
+    """Options for the files that the fleet writes: on this machine they are written where the user stands."""
+    files = [("--out", path) for path in spec.out] + ([("--quarantine", spec.quarantine)] if spec.quarantine else [])
+    if local:
+        return [part for option, path in files for part in (option, str(Path(path).absolute()))]
+    lost = ", ".join(path for _, path in files if not Path(path).is_absolute())
+    if lost:
+        typer.echo(
+            f"umbel: {lost}: written into the job's own folder on the cluster, which Ray deletes; "
+            f"'umbel fleet report {spec.name} --store ... --export FILE' writes the results here",
+            err=True,
+        )
+    return []
+
+
+def _left_here(spec: FleetSpec, folder: Path) -> tuple[str, ...]:
+    """The files that the fleet writes, as patterns: an earlier session's are not sent."""
+    paths = [Path(path).resolve() for path in (*spec.out, *([spec.quarantine] if spec.quarantine else []))]
+    return tuple(f"/{path.relative_to(folder).as_posix()}" for path in paths if path.is_relative_to(folder))
 
 
 def _without_password(store: str) -> str:
@@ -189,7 +210,7 @@ def _check(spec: FleetSpec, fleet: Path, folder: Path, *, load: bool, local: boo
             needed.append(tasks)
     if load:
         needed += _load(spec, fleet, folder)
-    check_folder(folder, spec.job.excludes, needed)
+    check_folder(folder, (*spec.job.excludes, *_left_here(spec, folder)), needed)
 
 
 def _load(spec: FleetSpec, fleet: Path, folder: Path) -> list[Path]:

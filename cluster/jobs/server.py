@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -30,6 +31,8 @@ class JobServer:
         self.address = address.rstrip("/")
         self.version = _check_version(self.address)
         from ray.job_submission import JobSubmissionClient
+
+        logging.getLogger("ray").setLevel(logging.WARNING)  # it tells about every upload
 
         with _explained(self.address):
             self._client: Any = JobSubmissionClient(self.address)
