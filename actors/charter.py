@@ -7,10 +7,8 @@ begins inside, and for no other.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field, replace
 
 
 def new_run_id() -> str:
@@ -31,21 +29,28 @@ class Charter:
     lease_tokens: int | None = None
     lease_cost_usd: float | None = None
 
+    def again(self) -> Charter:
+        """The same for another run."""
+        return replace(self, run_id=new_run_id())
+
 
 _charter: ContextVar[Charter | None] = ContextVar("umbel_charter", default=None)
 
 
-@contextmanager
-def chartered(charter: Charter | None) -> Iterator[None]:
-    """The next run that begins inside gets that charter; None says nothing."""
-    if charter is None:
-        yield
-        return
-    token = _charter.set(charter)
-    try:
-        yield
-    finally:
-        _charter.reset(token)
+class chartered:  # noqa: N801 - used like a function, around every run of a fleet: a generator would cost twice as much
+    """``with chartered(charter)``: the next run that begins inside gets it; None says nothing."""
+
+    __slots__ = ("_charter", "_token")
+
+    def __init__(self, charter: Charter | None) -> None:
+        self._charter = charter
+
+    def __enter__(self) -> None:
+        self._token: Token[Charter | None] | None = None if self._charter is None else _charter.set(self._charter)
+
+    def __exit__(self, *_: object) -> None:
+        if self._token is not None:
+            _charter.reset(self._token)
 
 
 def take_charter() -> Charter:

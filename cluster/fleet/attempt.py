@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from ...actors.charter import Charter, chartered
@@ -56,6 +56,7 @@ class Attempter:
         self._agent = agent
         self._settings = settings
         self._purse = purse
+        self._limited = settings.budget.tokens is not None or settings.budget.cost_usd is not None
         self._any_ok = any_ok
         self._give_up = give_up
         self._quarantine = Quarantine(settings.quarantine_after)
@@ -119,8 +120,7 @@ class Attempter:
         attempts.called = True
         try:
             async with asyncio.timeout(None if timeout is None else timeout + _TIMEOUT_GRACE_SECONDS):
-                with sharing(self._settings.share_of(attempts.task)):
-                    outcome = await self._call_or_race(attempts, lease)
+                outcome = await self._call_or_race(attempts, lease)
         except TimeoutError as error:
             late = error if isinstance(error, UmbelError) else DeadlineExceeded(f"the run did not end within its {timeout} s")
             return attempts.result("failed", stop_reason="error", error=describe_error(late)), late
@@ -133,9 +133,13 @@ class Attempter:
         return self._judge(attempts, outcome)
 
     async def _call_or_race(self, attempts: Attempts, lease: RunLease) -> Any:
-        if self._race is None:
-            limited = lease.tokens is not None or lease.cost_usd is not None
-            return await self._call(attempts, self._charter(lease) if limited else None)
+        share = self._settings.share_of(attempts.task)
+        with nullcontext() if share is None else sharing(share):
+            if self._race is not None:
+                return await self._hedged(self._race, attempts, lease)
+            return await self._call(attempts, self._charter(lease) if self._limited else None)
+
+    async def _hedged(self, race: Race, attempts: Attempts, lease: RunLease) -> Any:
         charters = self._charter(lease), self._charter(lease)
 
         def cancel(which: int) -> bool:
@@ -148,7 +152,7 @@ class Attempter:
         def begun() -> None:
             attempts.count += 1
 
-        return await self._race.run(
+        return await race.run(
             lambda: self._call(attempts, charters[0]),
             lambda: self._call(attempts, charters[1]),
             cancel=cancel,
@@ -170,14 +174,13 @@ class Attempter:
         given = {"metadata": {"task_id": task.id, **task.metadata}, "timeout": self._settings.timeout, **self._settings.options}
         continue_turn: Callable[..., Awaitable[Any]] | None = getattr(self._agent, "continue_turn", None)
         if attempts.thread is not None and continue_turn is not None:
-            with contextlib.suppress(NotPaused), chartered(charter):  # nothing of it was stored, or it came to an end
+            with suppress(NotPaused), chartered(charter):  # nothing of it was stored, or it came to an end
                 return await continue_turn(attempts.thread, **given)
         if not isinstance(task.prompt, str) and not getattr(self._agent, "is_pattern", False):
             raise InvalidArguments(f"{task.where}: field 'prompt': an agent takes a text; only patterns take an object")
         thread = None if threads is None else _thread(threads, attempts)
         if thread is not None and self._resumed:
-            with chartered(charter):
-                thread, outcome = await taken_up(self._agent, f"{threads}/{task.id}", attempts, **given)
+            thread, outcome = await taken_up(self._agent, f"{threads}/{task.id}", attempts, charter, **given)
             if outcome is not None:
                 return outcome
         attempts.begin(thread)

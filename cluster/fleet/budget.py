@@ -47,6 +47,9 @@ class RunLease:
     largest: bool = False
 
 
+_UNLIMITED = RunLease()
+
+
 class FleetPurse:
     """Leases what is left of a budget to runs in flight, so that together they cannot overspend by more than one call each.
 
@@ -106,7 +109,7 @@ class FleetPurse:
             above: a lease that turned out too small for this task: wait for more than that.
         """
         if not self._limits:
-            return RunLease() if self.used_up is None else None
+            return _UNLIMITED if self.used_up is None else None
         while self.used_up is None:
             lease = self._offer(above)
             if lease is not None:

@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from ...protocol.errors import ConfigurationError, MissingExtra
-from .inputs import Columns, Format, plain
+from .inputs import USUAL, Columns, Format, plain
 from .tasks import MAX_LINE_BYTES, BadTask, Task, found_instead, parse_line, parse_value, rename_advice
 
 Item = Task | BadTask
 COUNT_LIMIT_BYTES = 200 * 1024 * 1024
 _SUFFIXES: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 _BROKEN_STREAM = (OSError, EOFError, zlib.error)
-_USUAL = Columns()
 _ROWS = 256
 
 
-def read_file(path: Path, columns: Columns = _USUAL, kind: Format | None = None) -> Iterator[Item]:
+def read_file(path: Path, columns: Columns = USUAL, kind: Format | None = None) -> Iterator[Item]:
     """The tasks of a file, one by one. It is opened when the first is asked for.
 
     Args:
@@ -75,7 +74,7 @@ def _open_binary(path: Path) -> IO[bytes]:
     return path.open("rb")
 
 
-def read_jsonl(stream: IO[bytes], name: str, columns: Columns = _USUAL) -> Iterator[Item]:
+def read_jsonl(stream: IO[bytes], name: str, columns: Columns = USUAL) -> Iterator[Item]:
     """One item per line that is not blank; ``name`` is the file's name in messages."""
     with stream:
         number = 0
@@ -114,7 +113,7 @@ def _broken(name: str, number: int, error: BaseException) -> BadTask:
     return BadTask(id=f"line-{number}", where=f"{name}:{number}", problem=problem)
 
 
-def read_csv(stream: IO[bytes], name: str, columns: Columns = _USUAL) -> Iterator[Item]:
+def read_csv(stream: IO[bytes], name: str, columns: Columns = USUAL) -> Iterator[Item]:
     """One item per row: the columns ``prompt`` and, if there, ``id``; all others are metadata.
 
     Raises:
@@ -177,7 +176,7 @@ def _parse_row(header: list[str], row: list[str], columns: Columns, *, default_i
     return parse_value(value, default_id=default_id, where=where)
 
 
-def read_parquet(path: Path, columns: Columns = _USUAL) -> Iterator[Item]:
+def read_parquet(path: Path, columns: Columns = USUAL) -> Iterator[Item]:
     """One item per row, a few hundred rows in memory at a time.
 
     Raises:

@@ -48,7 +48,8 @@ class TaskInput(Settings):
     @property
     def columns(self) -> Columns:
         """Which column is what."""
-        return Columns(id=self.id, prompt=self.prompt)
+        given = Columns(id=self.id, prompt=self.prompt)
+        return USUAL if given == USUAL else given
 
 
 class Columns(Settings):
@@ -82,6 +83,9 @@ class Columns(Settings):
         if metadata is not None and not isinstance(metadata, Mapping):
             return {"id": row.get(self.id), **prompt, "metadata": metadata}
         return {"id": row.get(self.id), **prompt, "metadata": {**others, **(metadata or {})}}
+
+
+USUAL = Columns()
 
 
 def plain(row: Mapping[str, Any]) -> dict[str, Any]:

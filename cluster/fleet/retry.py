@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import difflib
 import random
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, get_args
@@ -91,10 +90,10 @@ class Retries:
         default = counts.pop("default", 2)
         return cls(default, counts)
 
-    def allows(self, error: Any, stop_reason: str | None, failures: Counter[str]) -> bool:
+    def allows(self, error: Any, stop_reason: str | None, failures: dict[str, int]) -> bool:
         """Count a failure, and say whether another attempt may follow it."""
         name = self._name(error, stop_reason)
-        failures[name] += 1
+        failures[name] = failures.get(name, 0) + 1
         if name == "default":
             return is_retryable(error) and failures[name] <= self.default
         return failures[name] <= (self.by_code or {})[name]

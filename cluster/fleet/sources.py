@@ -20,7 +20,7 @@ from ..loading import load_function
 from .datasets import is_dataset, read_dataset
 from .folders import count_files, read_folder
 from .formats import Item, count_tasks, read_file, read_jsonl
-from .inputs import Columns, TaskInput
+from .inputs import USUAL, Columns, TaskInput
 from .priority import LOOK_AHEAD, priority_of
 from .reordering import ReorderedFeed, Sampled, Shuffled
 from .tasks import BadTask, kind_of, parse_value
@@ -196,7 +196,7 @@ def open_source(tasks: Tasks) -> TaskSource:
     if isinstance(tasks, TaskInput):
         return _open_input(tasks)
     if is_dataset(tasks):
-        return _open_dataset(lambda: tasks, "dataset", Columns())
+        return _open_dataset(lambda: tasks, "dataset", USUAL)
     if isinstance(tasks, AsyncIterable):
         return TaskSource(_AsyncFeed(aiter(tasks)), "tasks")
     values: object = tasks  # callers without a type checker pass anything

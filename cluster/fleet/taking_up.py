@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...actors.charter import Charter, chartered
 from ...protocol.errors import ConfigurationError
 from .tally import Attempts
 
@@ -11,7 +12,7 @@ _MAX_THREADS = 100
 _OPEN = frozenset({"cancelled", "suspended", "interrupted"})
 
 
-async def taken_up(agent: Any, thread: str, attempts: Attempts, **given: Any) -> tuple[str, Any]:
+async def taken_up(agent: Any, thread: str, attempts: Attempts, charter: Charter | None, **given: Any) -> tuple[str, Any]:
     """The outcome of a task that an earlier session had begun.
 
     Its threads are looked at in the order in which attempts begin them. A turn that was cut off goes on; one that succeeded
@@ -22,6 +23,7 @@ async def taken_up(agent: Any, thread: str, attempts: Attempts, **given: Any) ->
         agent: what is run.
         thread: of the task's first attempt.
         attempts: of the task.
+        charter: what each of them may spend.
         **given: options of the run.
 
     Returns:
@@ -32,7 +34,8 @@ async def taken_up(agent: Any, thread: str, attempts: Attempts, **given: Any) ->
     for number in range(1, _MAX_THREADS):
         candidate = thread if number == 1 else f"{thread}#{number}"
         attempts.begin(candidate)
-        outcome = await agent.take_up(candidate, **given)
+        with chartered(charter and charter.again()):
+            outcome = await agent.take_up(candidate, **given)
         if outcome is None:
             return candidate, None
         if outcome.success or outcome.stop_reason in _OPEN:

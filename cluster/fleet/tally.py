@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,7 +73,7 @@ class Attempts:
     called: bool = False
     earlier_tokens: int = 0
     earlier_cost_usd: float | None = None
-    failures: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, int] = field(default_factory=dict)
     deaths: list[str] = field(default_factory=list)
     outgrown: RunLease | None = None
 

@@ -11,10 +11,9 @@ from typing import Any
 from pydantic import Field
 
 from ...protocol.messages import Frozen, JsonObject, Text, clean_text
-from .inputs import Columns
+from .inputs import USUAL, Columns
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
-_USUAL = Columns()
 _FIELDS = ("id", "prompt", "metadata")
 _KINDS = {str: "text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
 
@@ -52,7 +51,7 @@ class BadTask(Frozen):
         return f"{self.where}: {self.problem}"
 
 
-def parse_line(raw: bytes, *, default_id: str, where: str, columns: Columns = _USUAL) -> Task | BadTask:
+def parse_line(raw: bytes, *, default_id: str, where: str, columns: Columns = USUAL) -> Task | BadTask:
     """The task that one line of a JSONL file describes."""
     try:
         record = json.loads(raw)
@@ -66,7 +65,7 @@ def parse_line(raw: bytes, *, default_id: str, where: str, columns: Columns = _U
     return parse_value(record, default_id=default_id, where=where, columns=columns)
 
 
-def parse_value(value: object, *, default_id: str, where: str, columns: Columns = _USUAL) -> Task | BadTask:
+def parse_value(value: object, *, default_id: str, where: str, columns: Columns = USUAL) -> Task | BadTask:
     """The task that a value describes: a :class:`Task`, a mapping with ``prompt``, or text that is the prompt itself.
 
     Fields other than ``id``, ``prompt`` and ``metadata`` become metadata, as the columns of a CSV file do.
@@ -78,7 +77,7 @@ def parse_value(value: object, *, default_id: str, where: str, columns: Columns 
     if not isinstance(value, Mapping):
         problem = f'expected an object {{"id": ..., "prompt": ...}}, found {kind_of(value)}'
         return BadTask(id=default_id, where=where, problem=problem)
-    if not columns.usual:
+    if columns is not USUAL and not columns.usual:
         missing = columns.missing(value)
         if missing is not None:
             problem = f"field {missing!r}: missing{found_instead(value)}; name the column that holds the prompt"
