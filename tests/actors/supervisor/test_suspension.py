@@ -35,7 +35,7 @@ class Gated(ScriptedModel):
         asked = sum(message.role == "assistant" for message in messages)
         with (self.folder / "calls").open("a") as log:
             log.write(f"{self.name}{asked}\n")
-        await until(lambda: (self.folder / "open").exists())
+        await until((self.folder / "open").exists)
         return await super().complete(messages, tools, **settings)
 
 
