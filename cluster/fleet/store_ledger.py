@@ -111,12 +111,10 @@ class StoreLedger:
         """See :meth:`Ledger.is_done`."""
         return key in self._stored.done
 
-    def put(self, result: TaskResult) -> None:
+    def put(self, result: TaskResult, *, includes_earlier: bool = False) -> None:
         """See :meth:`Ledger.put`."""
         if self._stored.others:
-            before = self._stored.others.pop(id_hash(result.id), None)
-            if before is not None:
-                self._counts[before] -= 1
+            self._supersede(id_hash(result.id), includes_earlier=includes_earlier)
         self._counts[result.status] += 1
         self._retries += max(0, result.attempts - 1)
         self._tokens += result.tokens
@@ -128,6 +126,16 @@ class StoreLedger:
         if self._backlog >= _BACKLOG_BYTES:
             self._room.clear()
         self._fresh.set()
+
+    def _supersede(self, key: int, *, includes_earlier: bool) -> None:
+        """The task has a result of an earlier session, which does not count any more; what it cost counts once."""
+        before = self._stored.others.pop(key, None)
+        if before is None:
+            return
+        self._counts[before.status] -= 1
+        if includes_earlier:
+            self._tokens -= before.tokens
+            self._cost = None if self._cost is None else max(0.0, self._cost - before.cost_usd)
 
     def note(self, *, total: int | None = None, draining: str | None = None) -> None:
         """See :meth:`Ledger.note`."""
