@@ -30,7 +30,8 @@ from .stored import Stored
 T = TypeVar("T")
 LEASE_SECONDS = 15.0
 HEARTBEAT_SECONDS = 2.0
-PACE_SECONDS = 0.1  # between batches
+PACE_SECONDS = (0.1, 1.0)  # between batches, as a store is fast or slow
+SHARE = 1 / 30  # of the time that may go into writing
 OUTAGE_SECONDS = 60.0  # that a store may be away before the fleet is ended
 _BACKLOG_BYTES = 8 * 1024 * 1024
 
@@ -188,8 +189,10 @@ class StoreLedger:
                     async with asyncio.timeout(HEARTBEAT_SECONDS):
                         await self._fresh.wait()
                 self._fresh.clear()
+                began = time.monotonic()
                 await self._write()
-                await asyncio.sleep(PACE_SECONDS)
+                least, most = PACE_SECONDS
+                await asyncio.sleep(min(max(least, (time.monotonic() - began) / SHARE), most))
         except UmbelError as error:
             self._error = error
         except Exception as error:  # noqa: BLE001 - a defect in a store must end the fleet, not leave it unrecorded
