@@ -9,6 +9,7 @@ from ..protocol.errors import ConfigurationError
 from .charter import take_charter
 from .run_handle import RunHandle, attach
 from .runtime_port import RuntimePort, current_runtime
+from .sharing import current_share
 from .thread_calls import ThreadCalls
 
 OnBusy = Literal["queue", "reject", "interrupt"]
@@ -97,6 +98,7 @@ class StartCalls(ThreadCalls):
             values=values,
             lease_tokens=charter.lease_tokens,
             lease_cost_usd=charter.lease_cost_usd,
+            share=current_share(),
         )
 
     def input_of(self, prompt: Any) -> tuple[str, dict[str, Any] | None]:

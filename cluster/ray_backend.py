@@ -211,7 +211,10 @@ def check_shape(wanted: Topology, actors: RayActors) -> None:
         ConfigurationError: names what differs.
     """
     having = actors.shape
-    fields = {name: getattr(wanted, name) for name in sorted(wanted.model_fields_set) if getattr(wanted, name) is not None}
+    counts = {"supervisors", "agents", "tool_executors"} if wanted.per_node and having.per_node else set()  # of one node
+    fields = {
+        name: getattr(wanted, name) for name in sorted(wanted.model_fields_set - counts) if getattr(wanted, name) is not None
+    }
     other = [f"{name}={getattr(having, name)}" for name, value in fields.items() if value != getattr(having, name)]
     if other:
         actors.shut_down()

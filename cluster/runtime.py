@@ -13,6 +13,7 @@ from ..actors.ambient import check_may_run
 from ..actors.run_handle import RunHandle, attach
 from ..actors.runnable import in_own_thread
 from ..actors.runtime_port import provide_runtime
+from ..actors.secrets import use_references
 from ..protocol.commands import StartRun
 from ..protocol.config import Topology
 from ..protocol.errors import ConfigurationError, RuntimeClosed
@@ -228,6 +229,7 @@ class Runtime:
 
     def _start(self) -> Backend:
         relax()
+        use_references({})  # those that the environment names, of a job for example
         if self._inline:
             return InlineBackend(self._topology or Topology())
         from .ray_backend import RayBackend

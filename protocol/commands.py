@@ -37,6 +37,7 @@ from .messages import (
     ToolResult,
 )
 from .results import RunOutcome
+from .shares import Share
 from .storage import JournalEntry
 
 message_type(ModelChunk)
@@ -95,6 +96,7 @@ class StartRun(Frozen):
             cancel that run (``interrupt``).
         after_seq: number of the last event that the caller has seen; what follows is numbered from there.
         heard: of a pattern that is recovered: the same of its members in progress (``protocol/heard.py``).
+        share: what it claims of the endpoints' limits; its children claim the same.
     """
 
     run_id: str
@@ -124,6 +126,7 @@ class StartRun(Frozen):
     values: JsonObject | None = None
     member: str | None = None
     member_of: str | None = None
+    share: Share | None = None
 
     attached = "state"
 
@@ -199,6 +202,7 @@ class ThinkRequest(Frozen):
             falls back to the auxiliary model, then to the primary.
         stream: send ``ModelChunk`` messages before the reply.
         model_kwargs: settings for this run's calls.
+        share: what the run claims of the endpoint's limits.
     """
 
     run_id: str
@@ -211,6 +215,7 @@ class ThinkRequest(Frozen):
     role: str = "primary"
     stream: bool = False
     model_kwargs: JsonObject = NOTHING
+    share: Share | None = None
 
 
 @message_type

@@ -60,6 +60,7 @@
     │   ├── StaleWriter               a newer owner has the thread's lease, or it was deleted
     │   ├── StoreUnavailable
     │   └── NotStorable               a value that would not survive the round trip
+    ├── JobServerError                the job server of a Ray cluster refused, or went away
     └── RuntimeClosed                 the runtime was shut down
 
 Each class has a stable ``code`` and says in ``retryable`` whether trying again can help. Errors cross actors
@@ -492,6 +493,12 @@ class NotStorable(CheckpointError, TypeError):
     """A value would not survive being stored and read back."""
 
     code = "not_storable"
+
+
+class JobServerError(UmbelError):
+    """The job server of a Ray cluster refused a request, or went away."""
+
+    code = "job_server"
 
 
 class RuntimeClosed(UmbelError):

@@ -107,6 +107,8 @@ class Run:
         lost: why it must stop, if that is an error: somebody else has its thread.
         bad_batches: batches in a row whose every call failed.
         empty_replies: unusable replies in a row.
+        moving: its process is about to end in good order: a durable run waits at its next boundary for the one that follows.
+        parked: it does.
         stopping: why the run was told to stop from outside, if it was.
         suspending: it ends at its next boundary; on_suspend: of a pattern, told when that is asked for.
         time_limit: seconds from the turn's start until it is stopped, if there is a limit.
@@ -137,9 +139,11 @@ class Run:
         "lease",
         "lost",
         "model_calls",
+        "moving",
         "no_tool_calls",
         "on_suspend",
         "opening",
+        "parked",
         "partial_text",
         "peers",
         "request",
@@ -193,6 +197,7 @@ class Run:
         self.last_text = ""
         self.no_tool_calls = False
         self.partial_text = ""
+        self.moving = self.parked = False
         self.stopping: str | None = None
         self.suspending = False
         self.on_suspend: Callable[[], None] | None = None

@@ -105,6 +105,8 @@ class FleetPurse:
         Args:
             above: a lease that turned out too small for this task: wait for more than that.
         """
+        if not self._limits:
+            return RunLease() if self.used_up is None else None
         while self.used_up is None:
             lease = self._offer(above)
             if lease is not None:
@@ -116,6 +118,8 @@ class FleetPurse:
 
     def give_back(self, lease: RunLease, tokens: int, cost_usd: float | None) -> None:
         """The attempt has ended and spent that much."""
+        if not self._limits:
+            return
         del self._out[id(lease)]
         self._ended = True
         spent: dict[Resource, float] = {"tokens": tokens, "cost_usd": cost_usd or 0.0}
@@ -126,7 +130,7 @@ class FleetPurse:
 
     def _offer(self, above: RunLease | None) -> RunLease | None:
         """A lease, or None while others must end first."""
-        width = self._width if self._ended or not self._limits else min(self._width, PROBES)
+        width = self._width if self._ended else min(self._width, PROBES)
         if len(self._out) >= width:
             return None
         lease = RunLease()

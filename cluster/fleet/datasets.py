@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,14 @@ def is_dataset(value: object) -> bool:
     return type(value).__module__.startswith("ray.data") and hasattr(value, "iter_batches")
 
 
+def _hush() -> None:
+    """The fleet shows its own progress."""
+    from ray.data import DataContext
+
+    DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+
+
 def read_dataset(make: Callable[[], Any], name: str, columns: Columns) -> Iterator[Item]:
     """The tasks of a dataset; it is made when the first is asked for.
 
@@ -28,6 +37,7 @@ def read_dataset(make: Callable[[], Any], name: str, columns: Columns) -> Iterat
     Raises:
         ConfigurationError: what ``make`` gives is no dataset.
     """
+    _hush()
     dataset = make()
     if not is_dataset(dataset):
         raise ConfigurationError(f"{name}: expected a Ray Data dataset, found {type(dataset).__name__}")

@@ -17,11 +17,14 @@ from ...actors import runnable as actors
 from ...actors.checkpoints.registry import resolve_url
 from ...actors.runtime_port import RuntimePort, current_runtime
 from ...protocol.errors import ConfigurationError, DefinitionError
+from ..loading import load_agent
 from .budget import Budget
 from .durations import read_deadline
 from .hedging import Hedge, check_idempotent
 from .ledger import Ledger
 from .opening import check_name, open_ledger
+from .place import runtime_of
+from .plan import Plan, make_plan
 from .priority import read_priority
 from .progress import Reporter, Snapshot, choose_reporter
 from .quarantine_file import QuarantineFile
@@ -32,6 +35,7 @@ from .runner import FleetRun
 from .settings import Runnable, Settings
 from .signals import on_signals
 from .sources import Tasks, TaskSource, open_source
+from .spec import FleetSpec
 
 Progress = bool | Reporter | Callable[[Snapshot], Any]
 Out = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -138,11 +142,52 @@ class Fleet:
         self._threads = name if threads is None and name is not None and _keeps_threads(agent) else threads
         self._backoff = backoff or Backoff()
         self._quarantine_after = quarantine_after
+        self._described: FleetSpec | None = None
         self._runs: list[tuple[asyncio.AbstractEventLoop, FleetRun]] = []
+
+    @classmethod
+    def from_spec(
+        cls,
+        source: str | os.PathLike[str] | Mapping[str, Any] | FleetSpec,
+        *,
+        runtime: RuntimePort | None = None,
+        **changes: Any,
+    ) -> Fleet:
+        """The fleet that a YAML file, a mapping or a :class:`FleetSpec` describes; ``run()`` takes its tasks and files.
+
+        Args:
+            source: see ``docs/fleets.md``.
+            runtime: where to run; by default where the spec says.
+            **changes: fields that win over those of ``source``.
+
+        Raises:
+            ConfigurationError: a wrong field, an agent that cannot be imported; with file, line and what to do.
+        """
+        spec = source if isinstance(source, FleetSpec) else FleetSpec.read(source, **changes)
+        agent = load_agent(spec.agent, "agent", spec.folder)
+        fleet = cls(agent, runtime=runtime or runtime_of(spec), **spec.settings())
+        fleet._described = spec
+        return fleet
+
+    async def plan(self, tasks: Tasks | None = None, *, limit: int | None = None, **choice: int | None) -> Plan:
+        """What :meth:`run` would do, as far as can be told without running anything: see :class:`Plan`."""
+        spec = self._described
+        tasks = tasks if tasks is not None or spec is None else spec.tasks
+        source = self._open(tasks, **self._chosen(choice))
+        if source.needs_ray:
+            self._join_ray(source.name)
+        return await make_plan(self._agent, source, limit or getattr(spec, "limit", None))
+
+    def _chosen(self, choice: Mapping[str, int | None]) -> dict[str, int | None]:
+        """``sample`` and ``shuffle_seed``, of the call or else of the spec."""
+        return {
+            name: value if (value := choice.get(name)) is not None else getattr(self._described, name, None)
+            for name in ("sample", "shuffle_seed")
+        }
 
     async def run(
         self,
-        tasks: Tasks,
+        tasks: Tasks | None = None,
         out: Out | None = None,
         *,
         resume: bool = False,
@@ -158,7 +203,7 @@ class Fleet:
         Args:
             tasks: a .jsonl, .csv (also .gz) or .parquet file, a folder of text files, ``"-"`` for JSON lines on standard
                 input, a :class:`TaskInput` that says more, a Ray Data dataset, or an iterable or async iterable of prompts,
-                mappings (``id``, ``prompt``, ``metadata``) or :class:`Task`.
+                mappings (``id``, ``prompt``, ``metadata``) or :class:`Task`; None takes those of the spec.
             out: the results file, one JSON line a task. A fleet with a name may have several, or none: ``.jsonl`` files grow
                 while it runs, ``.parquet`` files are written when it ends.
             resume: go on with ``out``, or with the fleet of that name: tasks that are ok are not run again.
@@ -193,7 +238,7 @@ class Fleet:
 
     async def run_until_signal(
         self,
-        tasks: Tasks,
+        tasks: Tasks | None = None,
         out: Out | None = None,
         *,
         signals: Iterable[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
@@ -206,8 +251,13 @@ class Fleet:
         shuffle_seed: int | None = None,
     ) -> FleetReport:
         """:meth:`run` for programs: the first of these signals drains the fleet (:meth:`drain`), a second one stops it."""
+        described = self._described
+        if described is not None:
+            tasks = described.tasks if tasks is None else tasks
+            out = described.out if out is None else out
+            limit = described.limit if limit is None else limit
         paths = _paths(out)
-        source = self._open(tasks, sample, shuffle_seed)
+        source = self._open(tasks, **self._chosen({"sample": sample, "shuffle_seed": shuffle_seed}))
         try:
             for path in paths:
                 _check_out(path, source.path, keep_going=resume or overwrite)
@@ -230,7 +280,7 @@ class Fleet:
         finally:
             self._runs.remove(entry)
 
-    def run_sync(self, tasks: Tasks, out: Out | None = None, **options: Any) -> FleetReport:
+    def run_sync(self, tasks: Tasks | None = None, out: Out | None = None, **options: Any) -> FleetReport:
         """:meth:`run` for callers that are not async; inside a running event loop it works in a thread.
 
         Raises:
@@ -307,7 +357,9 @@ class Fleet:
             quarantine=quarantine,
         )
 
-    def _open(self, tasks: Tasks, sample: int | None, shuffle_seed: int | None) -> TaskSource:
+    def _open(self, tasks: Tasks | None, sample: int | None, shuffle_seed: int | None) -> TaskSource:
+        if tasks is None:
+            raise ConfigurationError("tasks: there are none; give run() a file, or an iterable of tasks")
         source = open_source(tasks)
         if sample is not None or shuffle_seed is not None:
             source.reorder(sample=sample, seed=shuffle_seed)

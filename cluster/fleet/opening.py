@@ -15,6 +15,7 @@ from ...actors.checkpoints.store import Store
 from ...actors.checkpoints.url import shown
 from ...protocol.errors import ConfigurationError, ThreadBusy
 from ...protocol.storage import LeaseTaken, TakeLease
+from ..job_context import current_job_id
 from .fleets import default_store, load_record
 from .holder import describe_holder, holder_name, is_gone
 from .ledger import id_hash
@@ -118,7 +119,7 @@ async def _opened(
         updated_at=now,
         host=socket.gethostname(),
         pid=os.getpid(),
-        job_id=os.environ.get("UMBEL_JOB_ID"),
+        job_id=current_job_id(),
         counts=stored.counts(),
         exit_code=None,
         owner=owner,

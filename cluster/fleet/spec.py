@@ -70,7 +70,7 @@ class FleetSpec(Settings):
     """Everything about a fleet. ``docs/fleets.md`` describes each field for people.
 
     Attributes:
-        name: of the fleet and its ledger.
+        name: of the fleet and its ledger; in a file, by default the file's name. Without one there is no ledger but ``out``.
         agent: ``module:name`` of an agent or a pattern; the working directory and the file's folder are searched.
         tasks: where tasks come from.
         out: results files.
@@ -94,9 +94,10 @@ class FleetSpec(Settings):
         grace: seconds to end in order when it is told to stop.
         secrets: references (``env:NAME``, ``file:/path``) by name of the environment variable that stands for them.
         job: for ``umbel submit``.
+        folder: where the file is; set by :meth:`read`.
     """
 
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     agent: Annotated[str, Field(pattern=r"^[^:\s]+:[^:\s]+$")]
     tasks: Annotated[TaskInput, BeforeValidator(_path_or_mapping)]
     out: Annotated[tuple[str, ...], BeforeValidator(_list)] = ()
@@ -122,6 +123,7 @@ class FleetSpec(Settings):
     grace: Seconds | None = None
     secrets: dict[str, Annotated[str, Field(pattern=_REFERENCE)]] = Field(default_factory=dict)
     job: JobSpec = JobSpec()
+    folder: Annotated[Path | None, Field(exclude=True)] = None
 
     @classmethod
     def read(cls, source: str | os.PathLike[str] | Mapping[str, Any], **changes: Any) -> Self:
@@ -140,7 +142,7 @@ class FleetSpec(Settings):
         given = {**_placed(document), **{name: value for name, value in changes.items() if value is not None}}
         if document.path is not None:
             given.setdefault("name", document.path.stem)
-        given.setdefault("name", "fleet")
+            given["folder"] = document.path.absolute().parent
         try:
             return cls.model_validate(given)
         except ValidationError as error:
@@ -149,6 +151,26 @@ class FleetSpec(Settings):
     @field_serializer("retries")
     def _plain(self, retries: Retries) -> dict[str, int]:
         return {"default": retries.default, **(retries.by_code or {})}
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments of :class:`Fleet` that it stands for, besides the agent and the runtime."""
+        same = (
+            "concurrency",
+            "retries",
+            "timeout",
+            "threads",
+            "quarantine_after",
+            "deadline",
+            "budget",
+            "priority",
+            "quarantine",
+        )
+        return {
+            **{name: getattr(self, name) for name in (*same, "store", "grace")},
+            "hedge": self.hedge or False,
+            "name": self.name,
+            "spec": self.record(),
+        }
 
     def record(self) -> dict[str, Any]:
         """The spec as JSON values for the ledger and people to read: no secrets, nothing of the job's environment."""
@@ -179,8 +201,3 @@ def _placed(document: Document) -> dict[str, Any]:
     if "quarantine" in given:
         given["quarantine"] = place(given["quarantine"])
     return given
-
-
-def folder_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> Path | None:
-    """Where a spec's file is; None for a mapping."""
-    return None if isinstance(source, Mapping) else Path(source).absolute().parent
