@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ...actors.checkpoints.store import Store
 from .ledger import id_hash
 from .record import thread_of
-from .segments import Segment, Segments, read_line, unpack
+from .segments import Line, Segment, Segments, read_line, unpack
 
 _ALL = 1_000_000  # segments
 
@@ -25,26 +25,26 @@ class Stored:
     Attributes:
         segments: what it is stored as.
         done: :func:`id_hash` of tasks that are ok.
-        others: status of the other tasks that have a result.
+        others: the other tasks that have a result.
     """
 
     segments: Segments = field(default_factory=Segments)
     done: set[int] = field(default_factory=set)
-    others: dict[int, str] = field(default_factory=dict)
+    others: dict[int, Line] = field(default_factory=dict)
 
     def add(self, line: bytes, where: str) -> None:
         """The next line."""
-        task_id, status = read_line(line, where)
-        key = id_hash(task_id)
-        if status == "ok":
+        read = read_line(line, where)
+        key = id_hash(read.id)
+        if read.status == "ok":
             self.done.add(key)
             self.others.pop(key, None)
         else:
-            self.others[key] = status
+            self.others[key] = read._replace(id="")
 
     def counts(self) -> dict[str, int]:
         """Tasks by the status of their newest result."""
-        counts = Counter(self.others.values())
+        counts = Counter(line.status for line in self.others.values())
         if self.done:
             counts["ok"] = len(self.done)
         return dict(counts)
@@ -93,16 +93,16 @@ async def newest_lines(store: Store, name: str) -> AsyncIterator[bytes]:
     newest: dict[int, int] = {}
     count = 0
     async for line in every_line(store, name):
-        task_id, status = read_line(line, f"fleet {name!r}")
-        key = id_hash(task_id)
-        if status != "ok" or key in newest:  # only a task that is not ok is ever run again
+        read = read_line(line, f"fleet {name!r}")
+        key = id_hash(read.id)
+        if read.status != "ok" or key in newest:  # only a task that is not ok is ever run again
             newest[key] = count
         count += 1
     at = 0
     async for line in every_line(store, name):
         if at == count:
             return
-        if not newest or newest.get(id_hash(read_line(line, "")[0]), at) == at:
+        if not newest or newest.get(id_hash(read_line(line, "").id), at) == at:
             yield line
         at += 1
 
