@@ -124,7 +124,7 @@ class Gate:
             RateLimited: the endpoint is closed beyond the deadline; nothing was sent.
         """
         if not self._engaged:
-            return Turn(None, round=self._limiter.round)
+            return Turn(None, round=self._limiter.round, at=self._timing.monotonic())
         return await self._in_turn(tokens)
 
     def wait_for(self) -> float:
@@ -138,7 +138,7 @@ class Gate:
 
     def close(self, seconds: float) -> None:
         """The endpoint wants to be left alone for ``seconds``."""
-        self.refuse(Turn(None, round=self._limiter.round), seconds)
+        self.refuse(Turn(None, at=self._timing.monotonic()), seconds)
 
     def refuse(self, admission: Turn, seconds: float | None, told: Told | None = None) -> None:
         """The endpoint refused the request, and wants to be left alone for ``seconds`` if it says so."""
@@ -146,10 +146,11 @@ class Gate:
             line = self._line_here() if self._exchange is not None else None
             if told is not None:
                 self._limiter.tell(told)
-            self._limiter.refuse(admission, self._timing.monotonic(), seconds)
+            now = self._timing.monotonic()
+            self._limiter.refuse(admission, now, seconds, age=now - admission.at)
             self._engaged = True
         if line is not None:
-            line.answer(admission, "refused", seconds=seconds, **_named(told))
+            line.answer(admission, "refused", seconds=seconds, age=now - admission.at, **_named(told))
         self._changed(closed=True)
 
     def settle(self, admission: Turn, told: Told | None = None) -> None:
