@@ -14,11 +14,12 @@ from .shares import Share
 
 
 class Asking(Frozen):
-    """A request that waits, or is on its way."""
+    """A request that waits, or is on its way; ``again``: it had its turn before, and missed it or was refused."""
 
     key: int
     share: Share | None = None
     tokens: int = 0
+    again: bool = False
 
 
 class Answered(Frozen):

@@ -12,6 +12,8 @@ from typing import Any
 
 import httpx
 
+from umbel.actors.agent.models.retry_after import retry_after_seconds
+
 KEY = "sk-benchmark"
 BODY = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hello"}]}
 
@@ -96,7 +98,7 @@ async def _forward(
     answer = await client.post(path, content=body, headers=kept)
     seen.answered, seen.status = time.monotonic(), answer.status_code
     seen.limit = answer.headers.get("x-ratelimit-limit-requests")
-    seen.retry_after = float(answer.headers["retry-after"]) if "retry-after" in answer.headers else None
+    seen.retry_after = retry_after_seconds(answer.headers, time.time())
     shown = {name: value for name, value in answer.headers.items() if name in {"content-type", "retry-after", "retry-after-ms"}}
     if made.tells:
         shown |= {name: value for name, value in answer.headers.items() if name.startswith("x-ratelimit-")}

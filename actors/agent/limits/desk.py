@@ -114,7 +114,7 @@ class Desk:
         return client
 
     def _turn(self, name: str, client: _Client, asking: Asking) -> Turn:
-        turn = client.turns[asking.key] = Turn(asking.key, asking.share or DEFAULT, asking.tokens)
+        turn = client.turns[asking.key] = Turn(asking.key, asking.share or DEFAULT, asking.tokens, again=asking.again)
         self._whose[turn] = name, asking.key
         return turn
 

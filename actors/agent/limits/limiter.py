@@ -66,9 +66,9 @@ class Limiter:
         if told.tokens is not None:
             self._token_limit = told.tokens
 
-    def ask(self, turn: Turn, *, first: bool = False) -> None:
-        """Wait in the queue; ``first`` for one that was let go and missed its time."""
-        self.queue.push(turn, first=first)
+    def ask(self, turn: Turn) -> None:
+        """Wait in the queue."""
+        self.queue.push(turn)
 
     def withdraw(self, turn: Turn) -> None:
         """It will not be sent."""
