@@ -155,12 +155,10 @@ async def main(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(asdict(figures)))
     else:
-        start = min(each.came for each in where.seen)
         print(
             "a second:",
             [sum(start + n <= each.came < start + n + 1 for each in where.seen) for n in range(int(figures.seconds) + 1)],
         )
-        print("first:", [f"{each.came - start:.2f}+{each.answered - each.came:.2f}={each.status}" for each in where.seen[:90]])
         for name, value in asdict(figures).items():
             print(f"{name:22} {value}")
     return 0 if figures.is_right or not options.check else 1

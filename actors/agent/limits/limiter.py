@@ -140,9 +140,6 @@ class Limiter:
         if turn not in self._away:
             return
         del self._away[turn]
-        if turn not in self._away:
-            return
-        del self._away[turn]
         if self._probe is turn:
             self._probe = None  # it said nothing: the next one tries
         rate = self._tokens_a_second
