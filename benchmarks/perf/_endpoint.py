@@ -94,7 +94,7 @@ async def _serve(made: Endpoint) -> asyncio.Server:
 async def _forward(
     made: Endpoint, client: httpx.AsyncClient, seen: Seen, path: str, fields: dict[str, str], body: bytes
 ) -> bytes:
-    kept = {name: fields[name] for name in ("authorization", "content-type") if name in fields}
+    kept = {name: value for name, value in fields.items() if name in {"authorization", "content-type"}}
     answer = await client.post(path, content=body, headers=kept)
     seen.answered, seen.status = time.monotonic(), answer.status_code
     seen.limit = answer.headers.get("x-ratelimit-limit-requests")

@@ -4,7 +4,7 @@ python benchmarks/perf/limits.py [--agents 200] [--calls 3] [--nodes 4] [--silen
 
 The endpoint is llmock with a real quota, behind a proxy that notes when requests arrive. Its allowance for bursts is used up
 by somebody else before, so that the first requests, sent before anything is known, are refused. When three quarters of
-the calls are served the quota falls. ``--silent`` hides what the endpoint tells about its quota: only 429 and Retry-After remain.
+the calls are served the quota falls. ``--silent`` hides what it tells about its quota: only 429 and Retry-After remain.
 
 Exit code 1 with ``--check`` unless every agent finished; no window of 1 to 60 seconds held more than 5 % above the limit,
 counted from when an answer told of it; once each agent had been served once, at every moment none had been served more than
