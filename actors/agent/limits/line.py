@@ -223,7 +223,7 @@ class Line:
 
 
 def _asking(key: int, turn: Turn) -> Asking:
-    return Asking(key=key, share=None if turn.share is DEFAULT else turn.share, tokens=turn.tokens)
+    return Asking(key=key, share=None if turn.share is DEFAULT else turn.share, tokens=turn.tokens, again=turn.again)
 
 
 Connect = Callable[[str, str], Exchange]
