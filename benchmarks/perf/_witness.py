@@ -42,29 +42,41 @@ class Notes:
     file: int | None = None
 
     @classmethod
-    def take(cls, what: str, number: int) -> None:
+    def take(cls, place: str, what: str, number: int) -> None:
         if cls.file is None:
-            path = Path(os.environ[FOLDER]) / f"{os.getpid()}-{time.time_ns()}"
+            path = Path(os.environ[FOLDER]) / place / f"{os.getpid()}-{time.time_ns()}"
             cls.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(cls.file, f"{what} {number:07d}\n".encode())
 
 
 class Adder:
-    """Asks for the tool once, then answers with what came back; both calls are noted."""
+    """Asks for the tool once, then answers with what came back; both calls are noted.
+
+    Args:
+        place: the subfolder for the notes.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = place
 
     async def complete(self, messages: list[Message], tools: list[dict[str, Any]] | None = None, **_: Any) -> ModelResponse:
         asked = next(message.content or "" for message in messages if message.role == "user")
         number, a, b = map(int, QUESTION.findall(asked)[0])
         last = messages[-1]
-        Notes.take("E" if last.role == "tool" else "B", number)
+        Notes.take(self.place, "E" if last.role == "tool" else "B", number)
         return text(f"#{number} is {last.content}") if last.role == "tool" else tool_call("add", a=a, b=b)
 
 
-agent = Agent(Adder(), tools=[add], system_prompt="You add.")
+def adding(place: str) -> Agent:
+    return Agent(Adder(place), tools=[add], system_prompt="You add.")
+
+
+agent = adding("fleet")
 
 
 async def burst(count: int) -> float:
     """W3: ``count`` tool turns at once; runs a second."""
+    agent = adding("w3")
     async with Runtime() as runtime:
         runtime.start()
         await asyncio.gather(*(agent.arun(prompt(number), full=False) for number in range(200)))
