@@ -5,7 +5,6 @@ from .fleet import Fleet
 from .fleets import default_store, delete_fleet, export, list_fleets, load_fleet, open_results, results_of
 from .hedging import Hedge
 from .inputs import TaskInput
-from .place import runtime_of
 from .plan import Plan
 from .progress import Snapshot
 from .record import FleetRecord

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ...actors.charter import Charter, chartered
+from ...actors.sharing import sharing
 from ...protocol.errors import DeadlineExceeded, InvalidArguments, NotPaused, UmbelError
 from ...protocol.results import Metrics
 from .budget import FleetPurse, Resource, RunLease
@@ -118,7 +119,8 @@ class Attempter:
         attempts.called = True
         try:
             async with asyncio.timeout(None if timeout is None else timeout + _TIMEOUT_GRACE_SECONDS):
-                outcome = await self._call_or_race(attempts, lease)
+                with sharing(self._settings.share_of(attempts.task)):
+                    outcome = await self._call_or_race(attempts, lease)
         except TimeoutError as error:
             late = error if isinstance(error, UmbelError) else DeadlineExceeded(f"the run did not end within its {timeout} s")
             return attempts.result("failed", stop_reason="error", error=describe_error(late)), late

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from ...actors import runnable as actors
 from ...actors.checkpoints.registry import resolve_url
 from ...actors.runtime_port import RuntimePort, current_runtime
+from ...actors.sharing import Share
 from ...protocol.errors import ConfigurationError, DefinitionError
 from ..loading import load_agent
 from .budget import Budget
@@ -23,7 +24,6 @@ from .durations import read_deadline
 from .hedging import Hedge, check_idempotent
 from .ledger import Ledger
 from .opening import check_name, open_ledger
-from .place import runtime_of
 from .plan import Plan, make_plan
 from .priority import read_priority
 from .progress import Reporter, Snapshot, choose_reporter
@@ -36,6 +36,7 @@ from .settings import Runnable, Settings
 from .signals import on_signals
 from .sources import Tasks, TaskSource, open_source
 from .spec import FleetSpec
+from .where import runtime_of
 
 Progress = bool | Reporter | Callable[[Snapshot], Any]
 Out = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -79,6 +80,7 @@ class Fleet:
         store: URL of that store; default is ``fleets.sqlite`` in ``UMBEL_HOME``.
         grace: seconds from :meth:`drain`, or the first signal, until what still runs is cancelled and everything is written;
             default is what a cluster job is given, less one, or 10.
+        weight: its share of the rate limits of model endpoints, against other fleets.
         spec: what the fleet is started from, for its record; no secrets.
 
     Raises:
@@ -106,12 +108,13 @@ class Fleet:
         store: str | None = None,
         grace: float | None = None,
         spec: Mapping[str, Any] | None = None,
+        weight: float = 1.0,
     ) -> None:
         if not callable(getattr(agent, "arun", None)):
             raise DefinitionError(f"a fleet runs an Agent or a pattern, not a {type(agent).__name__}")
-        if concurrency < 1 or quarantine_after < 2 or (timeout is not None and timeout <= 0):
+        if concurrency < 1 or quarantine_after < 2 or weight <= 0 or (timeout is not None and timeout <= 0):
             raise ConfigurationError(
-                f"concurrency={concurrency} (1 or more), timeout={timeout} (above 0, or None), "
+                f"concurrency={concurrency} (1 or more), timeout={timeout} (above 0, or None), weight={weight} (above 0), "
                 f"quarantine_after={quarantine_after} (2 or more: the first loss may be another task's doing)"
             )
         self._agent = agent
@@ -137,6 +140,7 @@ class Fleet:
             raise ConfigurationError("store says where a fleet with a name is kept; give it one: name=...")
         self._name = name
         self._store = None if store is None else resolve_url(store)
+        self._share = Share(fleet=name or "", weight=weight) if name or weight != 1 else None
         self._spec = spec
         self._grace = _default_grace() if grace is None else grace
         self._threads = name if threads is None and name is not None and _keeps_threads(agent) else threads
@@ -355,6 +359,9 @@ class Fleet:
             deadline=self._deadline,
             hedge=self._hedge,
             quarantine=quarantine,
+            priority=self._priority if isinstance(self._priority, str) else None,
+            share=self._share,
+            grace=self._grace,
         )
 
     def _open(self, tasks: Tasks | None, sample: int | None, shuffle_seed: int | None) -> TaskSource:

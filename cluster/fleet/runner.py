@@ -127,13 +127,13 @@ class FleetRun:
         return time.monotonic() - self._started
 
     def _alarms(self) -> list[asyncio.Task[None]]:
-        """What ends the fleet when its time is over."""
+        """What ends the fleet in order when its time is over."""
         times = {"deadline": self._settings.deadline_in(0.0), "budget_seconds": self._purse.seconds_left()}
         return [asyncio.create_task(self._stop_after(left, why)) for why, left in times.items() if left is not None]
 
     async def _stop_after(self, seconds: float, reason: str) -> None:
         await asyncio.sleep(seconds)
-        self.stop(reason)
+        self.drain(reason, self._settings.grace)
 
     def _worker_ended(self, worker: asyncio.Task[None]) -> None:
         self._alive -= 1

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from ...actors.sharing import Share
 from .budget import Budget
 from .hedging import Hedge
+from .priority import priority_of
 from .quarantine_file import QuarantineFile
 from .retry import Backoff, Retries
+from .tasks import BadTask, Task
 
 
 class Runnable(Protocol):
@@ -46,6 +49,16 @@ class Settings:
     deadline: float | datetime | None
     hedge: Hedge | None
     quarantine: QuarantineFile | None
+    priority: str | None
+    share: Share | None
+    grace: float
+
+    def share_of(self, task: Task) -> Share | None:
+        """The claim of one task to the limits of endpoints: more urgent ones are served first."""
+        if self.share is None or self.priority is None:
+            return self.share
+        urgency = priority_of(task, self.priority)
+        return self.share.evolve(priority=0 if isinstance(urgency, BadTask) else round(urgency))
 
     def deadline_in(self, elapsed: float) -> float | None:
         """Seconds to the deadline, ``elapsed`` seconds after the start; None without one."""

@@ -163,7 +163,7 @@ class FleetSpec(Settings):
             "deadline",
             "budget",
             "priority",
-            "quarantine",
+            "quarantine", "weight"
         )
         return {
             **{name: getattr(self, name) for name in (*same, "store", "grace")},

@@ -100,7 +100,7 @@ async def test_when_time_is_over_what_runs_is_stopped_and_the_rest_stays_undone(
         await asyncio.Event().wait()
 
     agent = make_agent(reply=lambda prompt, _: forever(prompt))
-    report = await Fleet(agent, concurrency=3, **limit).run([str(n) for n in range(10)], out)
+    report = await Fleet(agent, concurrency=3, grace=0.3, **limit).run([str(n) for n in range(10)], out)
     assert (report.stopped, report.ok, report.exit_code) == (reason, 0, 1)
     assert report.cancelled <= 3
 

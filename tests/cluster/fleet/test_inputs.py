@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from umbel.actors.sharing import Share, current_share
 from umbel.cluster.fleet import Fleet, TaskInput
 from umbel.cluster.fleet.priority import LOOK_AHEAD
 from umbel.cluster.fleet.sources import open_source
@@ -186,6 +187,22 @@ async def test_priorities_reach_the_agent_in_order(make_agent: Any) -> None:
     tasks = [{"prompt": str(n), "metadata": {"urgency": n % 3}} for n in range(9)]
     await Fleet(agent, concurrency=1, priority="metadata.urgency").run(tasks)
     assert agent.prompts == ["2", "5", "8", "1", "4", "7", "0", "3", "6"]
+
+
+async def test_urgency_and_weight_are_the_share_that_runs_claim_of_rate_limits(make_agent: Any) -> None:
+    shares = {}
+
+    def reply(prompt: str, attempt: int) -> Any:
+        shares[prompt] = current_share()
+        return type(agent).reply(prompt, attempt)
+
+    agent = make_agent()
+    agent.reply = reply
+    tasks = [{"prompt": str(n), "metadata": {"urgency": n}} for n in range(2)]
+    await Fleet(agent, name="urgent", weight=2, priority="metadata.urgency").run(tasks)
+    assert shares == {str(n): Share(fleet="urgent", weight=2, priority=n) for n in range(2)}
+    await Fleet(agent).run(["x"])
+    assert shares["x"] is None
 
 
 @pytest.mark.parametrize("given", [{}, {"path": "a", "ray": "m:f"}])
