@@ -24,7 +24,21 @@ def test_version(umbel: Umbel) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [(), ("run",), ("fleet", "run"), ("doctor",), ("demo",), ("runs",), ("attach",), ("cancel",), ("draw",)]
+    "command",
+    [
+        (),
+        ("run",),
+        ("fleet", "run"),
+        ("doctor",),
+        ("demo",),
+        ("runs",),
+        ("attach",),
+        ("cancel",),
+        ("draw",),
+        ("submit",),
+        *(("fleet", view) for view in ("status", "report", "diff", "rm", "retry-failed")),
+        *(("jobs", verb) for verb in ("list", "status", "logs", "stop")),
+    ],
 )
 def test_every_command_has_help_with_an_example(umbel: Umbel, command: tuple[str, ...]) -> None:
     done = umbel(*command, "--help")
