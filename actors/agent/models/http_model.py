@@ -116,6 +116,10 @@ class HttpModel(ABC, Generic[S]):
         """The address and a digest of the account: what fails together has this in common."""
         return f"{self._endpoint.address}#{self._endpoint.account[:12]}"
 
+    def wait_for(self) -> float:
+        """Seconds that a request which comes now waits for this account's limits, at least."""
+        return self._gate.wait_for()
+
     @property
     def native_tools(self) -> bool:
         """Whether tool calls come as structured data."""
