@@ -151,11 +151,16 @@ class RunFinished(Frozen):
 
 @message_type
 class CancelRun(Frozen):
-    """Stop runs: one run, those of a thread, or all of an agent (by the caller's agent key)."""
+    """Stop runs: one run, those of a thread, or all of an agent (by the caller's agent key).
+
+    Attributes:
+        suspend: let durable runs come to their next boundary, where they end as ``suspended``; leave others alone.
+    """
 
     run_id: str | None = None
     thread_id: str | None = None
     definition: str | None = None
+    suspend: bool = False
 
 
 @message_type

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -25,15 +26,25 @@ class Placement(Settings):
         cpus: CPUs that the actor reserves.
         gpus: GPUs, fractions allowed.
         resources: custom resources, for example ``{"browser": 1}``.
-        dedicated: an actor of its own rather than a shared pool; implied by any reservation above.
-        replicas: how many actors of that kind.
+        accelerator: a type of accelerator that its node must have, in Ray's names (``"A100"``, ``"H100"``).
+        labels: what the labels of its node must be, as Ray's label selectors read them: ``{"zone": "a"}``, ``"!a"``,
+            ``"in(a,b)"``, ``"!in(a,b)"``.
+        fallback: other such labels, in turn, where no node has the ones before; ``{}`` is any node.
+        dedicated: an actor of its own rather than a shared pool; implied by any wish above.
+        replicas: how many actors of that kind. Those that find no room wait for a node that joins, and the others do the
+            work meanwhile: give a growing cluster as many as it may have at most.
+        spread: put them on as many nodes as can host them, evenly; False leaves that to Ray, which packs them.
     """
 
     cpus: float = Field(default=0, ge=0)
     gpus: float = Field(default=0, ge=0)
     resources: Mapping[str, float] = Field(default_factory=dict)
+    accelerator: str | None = None
+    labels: Mapping[str, str] = Field(default_factory=dict)
+    fallback: tuple[Mapping[str, str], ...] = ()
     dedicated: bool = False
     replicas: int = Field(default=1, ge=1)
+    spread: bool = True
 
     @property
     def pool(self) -> str:
@@ -41,7 +52,11 @@ class Placement(Settings):
         if self == Placement():
             return "default"
         custom = ".".join(f"{name}{amount:g}" for name, amount in sorted(self.resources.items()))
-        parts = [f"c{self.cpus:g}", f"g{self.gpus:g}", custom, f"x{self.replicas}"]
+        wishes = [self.labels, *self.fallback] if self.labels or self.fallback else []
+        labels = f"l{zlib.crc32(repr([sorted(wish.items()) for wish in wishes]).encode()):08x}" if wishes else ""
+        kind = (self.accelerator or "").replace("/", ".")
+        packed = "" if self.spread else "packed"
+        parts = [f"c{self.cpus:g}", f"g{self.gpus:g}", custom, kind, labels, packed, f"x{self.replicas}"]
         return "-".join(part for part in parts if part)
 
 
@@ -66,6 +81,9 @@ class Topology(Settings):
         supervisors: supervisor shards; None chooses one, or one per core when agents are colocated.
         agents: shared agent actors (unused when colocated).
         tool_executors: actors of the default tool pool.
+        checkpointers: actors that store runs' steps, a thread always by the same one. More than one are of use where many
+            durable runs are in progress, on a store that all nodes reach (Redis, PostgreSQL, S3); what is on one node's disk
+            or in memory is the first one's alone.
         colocate_agents: put a run's agent beside its supervisor: one hop (~1 ms) less per model call.
         resources: custom resources that every actor without a placement of its own reserves: it then sits on a node that
             has them, for example not on the head.
@@ -89,8 +107,12 @@ class Topology(Settings):
     supervisors: int | None = Field(default=None, ge=1)
     agents: int = Field(default=1, ge=1)
     tool_executors: int = Field(default=1, ge=1)
+    checkpointers: int = Field(default=1, ge=1)
     colocate_agents: bool = False
     resources: Mapping[str, float] = Field(default_factory=dict)
+    labels: Mapping[str, str] = Field(default_factory=dict)
+    per_node: bool = False
+    autoscale: bool = False
     max_runs: int = Field(default=20_000, ge=1)
     recovery_seconds: float = Field(default=60.0, ge=0)
     max_recoveries: int = Field(default=5, ge=0)

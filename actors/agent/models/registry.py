@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ....protocol.errors import ConfigurationError
+from ...secrets import find_secret
 from .base import ModelProtocol
 from .openai_compatible import OpenAICompatibleModel
 
@@ -147,10 +148,11 @@ def _with_preset(prefix: str, preset: Preset, given: dict[str, Any]) -> dict[str
             f"{prefix!r} needs a base URL: set {preset.url_variable}, or model_kwargs={{'base_url': 'http://host:port/v1'}}"
         )
     if not settings.get("api_key"):
-        settings["api_key"] = os.environ.get(preset.key_variable) or None
+        settings["api_key"] = find_secret(preset.key_variable)
     if preset.needs_key and not settings["api_key"]:
         raise ConfigurationError(
-            f"{prefix!r} needs an API key: set {preset.key_variable}, or model_kwargs={{'api_key': ...}}. "
+            f"{prefix!r} needs an API key: set {preset.key_variable} or {preset.key_variable}_FILE, "
+            "or model_kwargs={'api_key': ...}. "
             "For a server without keys use 'openai-compatible:' with a base_url"
         )
     if prefix == "openai" and settings["base_url"].rstrip("/") == _OPENAI_URL:

@@ -12,7 +12,7 @@ from typer.testing import Result
 import umbel as package
 from umbel.actors.checkpoints import MemoryStore, registry
 from umbel.cluster.cli import doctor
-from umbel.cluster.cli.loading import load_agent
+from umbel.cluster.loading import load_agent
 from umbel.protocol.errors import ConfigurationError, StoreUnavailable
 
 Umbel = Callable[..., Result]
