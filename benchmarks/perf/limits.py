@@ -157,6 +157,8 @@ async def main(options: argparse.Namespace) -> int:
             await runtime.ready(60)
             await asyncio.to_thread(where.allow, int(FAST * 60))
             figures = await serve(runtime, where, options.agents, options.calls)
+    if options.arrivals:
+        options.arrivals.write_text("".join(json.dumps(asdict(each)) + "\n" for each in where.seen))
     if options.json:
         print(json.dumps(asdict(figures)))
     else:
@@ -172,6 +174,7 @@ if __name__ == "__main__":
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--silent", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--arrivals", type=Path, help="write every request to this file, as JSON lines")
     parser.add_argument("--json", action="store_true")
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     sys.exit(asyncio.run(main(parser.parse_args())))
