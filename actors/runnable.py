@@ -7,13 +7,15 @@ import concurrent.futures
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 from ..protocol.codec import to_json
 from ..protocol.commands import InterruptsLoaded, LoadInterrupts, StartRun
 from ..protocol.errors import CheckpointNotFound, NotPaused, PeerLost, RunLost
 from ..protocol.events import Event, RunLostEvent
-from ..protocol.results import AgentResult, RunOutcome
+from ..protocol.results import SUCCESSFUL, AgentResult, RunOutcome, normalise_stop_reason
+from ..protocol.storage import CheckpointInfo
 from .definitions import Definition
 from .event_stream import Callback, EventStream, Observer
 from .run_handle import failed
@@ -171,15 +173,15 @@ class Runnable(Definition, StartCalls):
         request, callback = self._observed(runtime, request.evolve(mode="continue"))
         return self._concluded(await self._execute(runtime, request, callback), callback)
 
-    async def take_up(self, thread_id: str, **options: Any) -> AgentResult | None:
-        """Go on with a thread's last turn if it was cut off, or give its outcome, as it is stored, if it has come to an end.
+    async def take_up(self, prompt: str, thread_id: str, **options: Any) -> AgentResult:
+        """Go on with a thread's last turn if it was cut off; give its outcome, as it is stored, if it has come to an end.
 
-        What a program does that was ended itself, and does not know how far its runs had come. Nothing is done twice.
-
-        Returns:
-            The outcome; None when the thread is new. A turn that waits for an answer gives ``interrupted``.
+        What a program does that was ended itself and does not know how far its runs had come: nothing is done twice, and
+        nobody waits for the leases of runs that died with it. A new thread gets a turn for ``prompt``. One that waits for an
+        answer gives ``interrupted``. The result has no conversation. ``options`` are those of :meth:`arun`.
 
         Raises:
+            NotPaused: its last turn has come to an end without success; another one needs another thread.
             NoCheckpointer: there is no checkpointer.
             UmbelError: what ends the turn now, as for :meth:`continue_turn`.
         """
@@ -187,12 +189,13 @@ class Runnable(Definition, StartCalls):
         try:
             [newest] = await self.threads_in(runtime).history(thread_id, 1)
         except CheckpointNotFound:
-            return None
-        segment, ending = newest.metadata.get("segment"), newest.metadata.get("ending")
-        request = self._request(runtime, "", thread_id, **_rest(options)).evolve(mode="continue")
-        if segment and (ending is None or ending["reason"] not in CUT_OFF):
-            request = request.evolve(run_id=str(segment), recover=True)  # the same run: it goes on, or says how it ended
-        request, callback = self._observed(runtime, request)
+            request = self._request(runtime, prompt, thread_id, **_rest(options))
+        else:
+            reason = newest.metadata.get("reason")
+            if newest.metadata.get("finished") and normalise_stop_reason(reason) not in SUCCESSFUL:
+                raise NotPaused(f"thread {thread_id!r}: its last turn is finished ({reason}); begin a new one elsewhere")
+            request = self._request(runtime, "", thread_id, **_rest(options)).evolve(mode="continue", run_id=goes_on_as(newest))
+        request, callback = self._observed(runtime, request.evolve(recover=True, full=False))
         return self._concluded(await self._execute(runtime, request, callback), callback)
 
     def pending_interrupts(self) -> list[dict[str, Any]]:
@@ -367,6 +370,17 @@ class Runnable(Definition, StartCalls):
             self._paused[key] = outcome
         else:
             self._paused.pop(key, None)
+
+
+def goes_on_as(newest: CheckpointInfo) -> str:
+    """The id of the segment that goes on from a thread's newest checkpoint, the same for whoever asks.
+
+    That of the segment that wrote it, which is recovered, unless it says that it was cut off. So a run is known again.
+    """
+    segment, ending = newest.metadata.get("segment"), newest.metadata.get("ending")
+    if segment and (ending is None or ending["reason"] not in CUT_OFF):
+        return str(segment)
+    return blake2b(newest.checkpoint_id.encode(), digest_size=16).hexdigest()
 
 
 def _rest(options: dict[str, Any]) -> dict[str, Any]:

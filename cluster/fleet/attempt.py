@@ -18,8 +18,8 @@ from .race import Race
 from .readiness import Readiness
 from .results import Status, TaskResult, describe_error
 from .retry import as_exception, is_fatal, is_final, is_loss, is_retryable
+from .sessions import Sessions
 from .settings import Runnable, Settings
-from .taking_up import taken_up
 from .tally import Attempts
 
 _TIMEOUT_GRACE_SECONDS = 30.0
@@ -35,7 +35,7 @@ class Attempter:
         purse: what the fleet may spend.
         any_ok: whether some task has succeeded; before that, an error that every task would meet ends the fleet.
         give_up: ends the fleet for an error that no task can escape.
-        resumed: the fleet ran before, so threads of tasks may hold turns that were cut off, or have ended meanwhile.
+        sessions: of a fleet with a name: how it goes on with what an earlier session has begun.
 
     Attributes:
         draining: the fleet is being ended: no further attempts.
@@ -49,10 +49,10 @@ class Attempter:
         *,
         any_ok: Callable[[], bool],
         give_up: Callable[[BaseException], None],
-        resumed: bool = False,
+        sessions: Sessions | None = None,
     ) -> None:
         self.draining = False
-        self._resumed = resumed
+        self._sessions = sessions
         self._agent = agent
         self._settings = settings
         self._purse = purse
@@ -178,12 +178,11 @@ class Attempter:
                 return await continue_turn(attempts.thread, **given)
         if not isinstance(task.prompt, str) and not getattr(self._agent, "is_pattern", False):
             raise InvalidArguments(f"{task.where}: field 'prompt': an agent takes a text; only patterns take an object")
-        thread = None if threads is None else _thread(threads, attempts)
-        if thread is not None and self._resumed:
-            thread, outcome = await taken_up(self._agent, f"{threads}/{task.id}", attempts, charter, **given)
-            if outcome is not None:
-                return outcome
-        attempts.begin(thread)
+        if threads is not None and self._sessions is not None and self._sessions.resumed:
+            return await self._sessions.take_up(self._agent, f"{threads}/{task.id}", attempts, charter, **given)
+        attempts.begin(None if threads is None else _thread(threads, attempts))
+        if attempts.thread is not None and self._sessions is not None:
+            charter = self._sessions.charter(attempts.thread, charter)
         run: Callable[..., Awaitable[Any]] = self._agent.arun
         with chartered(charter):
             return await run(task.prompt, thread_id=attempts.thread, full=False, **given)

@@ -58,8 +58,13 @@ class Ledger(Protocol):
     def is_done(self, key: int) -> bool:
         """Whether the task of that :func:`id_hash` is ok, so that it is never run again."""
 
-    def put(self, result: TaskResult) -> None:
-        """Take a result. It is written soon, together with others."""
+    def put(self, result: TaskResult, *, includes_earlier: bool = False) -> None:
+        """Take a result. It is written soon, together with others.
+
+        Args:
+            result: of a task.
+            includes_earlier: its tokens and cost include those of the task's result before, of an earlier session.
+        """
 
     def note(self, *, total: int | None = None, draining: str | None = None) -> None:
         """What there is to know of the fleet beside its results: how many tasks, and that it is being ended and why."""

@@ -68,7 +68,7 @@ class ResultsFile:
         """See :meth:`Ledger.is_done`."""
         return key in self.done
 
-    def put(self, result: TaskResult) -> None:
+    def put(self, result: TaskResult, *, includes_earlier: bool = False) -> None:
         """Take a result; it is written as soon as the batch before it is."""
         self.put_line(result.line())
 

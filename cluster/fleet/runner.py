@@ -14,6 +14,7 @@ from .ledger import Ending, Ledger, id_hash
 from .progress import RateMeter, Reporter, Snapshot
 from .record import FleetRecord
 from .results import FleetReport, TaskResult, describe_error
+from .sessions import Sessions
 from .settings import Runnable, Settings
 from .sources import TaskSource
 from .tally import Attempts, Tally
@@ -46,8 +47,8 @@ class FleetRun:
         )
         any_ok = lambda: self._tally.ok > 0  # noqa: E731 - read at each failure
         self._agent = agent
-        resumed = self._earlier.sessions > 1
-        self._attempter = Attempter(agent, settings, self._purse, any_ok=any_ok, give_up=self._give_up, resumed=resumed)
+        sessions = None if earlier is None else Sessions.of(earlier)
+        self._attempter = Attempter(agent, settings, self._purse, any_ok=any_ok, give_up=self._give_up, sessions=sessions)
         self._seen: set[int] = set()
         self._in_flight: dict[int, Attempts] = {}
         self._kept: list[tuple[int, TaskResult]] = []
@@ -210,7 +211,7 @@ class FleetRun:
 
     def _land(self, attempts: Attempts, result: TaskResult) -> None:
         if self._in_flight.pop(attempts.order, None) is not None:
-            self._record(result, attempts.order)
+            self._record(result, attempts.order, includes_earlier=attempts.includes_earlier)
             self._note_quarantine(attempts, result)
 
     def _note_quarantine(self, attempts: Attempts, result: TaskResult) -> None:
@@ -222,10 +223,10 @@ class FleetRun:
         elif result.status == "ok":
             file.clear(result.id)
 
-    def _record(self, result: TaskResult, order: int) -> None:
+    def _record(self, result: TaskResult, order: int, *, includes_earlier: bool = False) -> None:
         self._tally.add(result)
         if self._ledger is not None:
-            self._ledger.put(result)
+            self._ledger.put(result, includes_earlier=includes_earlier)
         if self._settings.keep:
             self._kept.append((order, result))
 
@@ -240,6 +241,11 @@ class FleetRun:
         for outcome in await asyncio.gather(*side, return_exceptions=True):
             if isinstance(outcome, Exception):
                 _log.warning("progress is not shown any more: %s", describe_error(outcome))
+        whole = not (self._stopped or self._enough or self._at_limit())
+        if self._size is None and whole:
+            self._size = self._tally.total + self._tally.skipped  # the last task was done before they were counted
+        if self._ledger is not None:
+            self._ledger.note(total=self._size)
         try:
             await self._source.close()
         finally:
@@ -249,8 +255,6 @@ class FleetRun:
             finally:
                 if self._settings.quarantine is not None:
                     self._settings.quarantine.close()
-                if self._size is None and self._stopped is None:
-                    self._size = self._tally.total + self._tally.skipped  # the last task was done before they were counted
                 self._reporter.close(self._snapshot())
 
     def _ending(self) -> Ending:
@@ -264,6 +268,8 @@ class FleetRun:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             self._watch_ledger()
+            if self._attempter.draining:
+                self._suspend()  # what had not quite begun before
             self._reporter.update(self._snapshot())
 
     def _watch_ledger(self) -> None:

@@ -7,8 +7,10 @@ segments. Only what may still be merged is kept in memory.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pydantic_core import from_json
 
@@ -35,15 +37,24 @@ def unpack(state: bytes, where: str) -> list[bytes]:
     return body.split(_BETWEEN) if body else []
 
 
-def read_line(line: bytes, where: str) -> tuple[str, str]:
-    """Id and status of a result line.
+class Line(NamedTuple):
+    """What a ledger has to know of a result line."""
+
+    id: str
+    status: str
+    tokens: int
+    cost_usd: float
+
+
+def read_line(line: bytes, where: str) -> Line:
+    """What a result line says.
 
     Raises:
         CheckpointError: it is none.
     """
     try:
         record = from_json(line)
-        return str(record["id"]), str(record["status"])
+        return Line(str(record["id"]), sys.intern(str(record["status"])), int(record["tokens"]), record["cost_usd"] or 0.0)
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"{where} is damaged: a line of it is no result ({error})") from None
 

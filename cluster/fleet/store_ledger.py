@@ -30,7 +30,8 @@ from .stored import Stored
 T = TypeVar("T")
 LEASE_SECONDS = 15.0
 HEARTBEAT_SECONDS = 2.0
-PACE_SECONDS = 0.1  # between batches
+PACE_SECONDS = (0.1, 1.0)  # between batches, as a store is fast or slow
+SHARE = 1 / 30  # of the time that may go into writing
 OUTAGE_SECONDS = 60.0  # that a store may be away before the fleet is ended
 _BACKLOG_BYTES = 8 * 1024 * 1024
 
@@ -109,14 +110,12 @@ class StoreLedger:
 
     def is_done(self, key: int) -> bool:
         """See :meth:`Ledger.is_done`."""
-        return key in self._stored.done
+        return self._stored.is_done(key)
 
-    def put(self, result: TaskResult) -> None:
+    def put(self, result: TaskResult, *, includes_earlier: bool = False) -> None:
         """See :meth:`Ledger.put`."""
         if self._stored.others:
-            before = self._stored.others.pop(id_hash(result.id), None)
-            if before is not None:
-                self._counts[before] -= 1
+            self._supersede(id_hash(result.id), includes_earlier=includes_earlier)
         self._counts[result.status] += 1
         self._retries += max(0, result.attempts - 1)
         self._tokens += result.tokens
@@ -128,6 +127,16 @@ class StoreLedger:
         if self._backlog >= _BACKLOG_BYTES:
             self._room.clear()
         self._fresh.set()
+
+    def _supersede(self, key: int, *, includes_earlier: bool) -> None:
+        """The task has a result of an earlier session, which does not count any more; what it cost counts once."""
+        before = self._stored.others.pop(key, None)
+        if before is None:
+            return
+        self._counts[before.status] -= 1
+        if includes_earlier:
+            self._tokens -= before.tokens
+            self._cost = None if self._cost is None else max(0.0, self._cost - before.cost_usd)
 
     def note(self, *, total: int | None = None, draining: str | None = None) -> None:
         """See :meth:`Ledger.note`."""
@@ -180,8 +189,10 @@ class StoreLedger:
                     async with asyncio.timeout(HEARTBEAT_SECONDS):
                         await self._fresh.wait()
                 self._fresh.clear()
+                began = time.monotonic()
                 await self._write()
-                await asyncio.sleep(PACE_SECONDS)
+                least, most = PACE_SECONDS
+                await asyncio.sleep(min(max(least, (time.monotonic() - began) / SHARE), most))
         except UmbelError as error:
             self._error = error
         except Exception as error:  # noqa: BLE001 - a defect in a store must end the fleet, not leave it unrecorded

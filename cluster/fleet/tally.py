@@ -54,6 +54,7 @@ class Attempts:
         verdicts: how many tasks were in quarantine when this one was lost the last time.
         thread: that the last attempt had; the next one goes on with its turn, whose counters go on, too.
         called: an attempt is being made now.
+        includes_earlier: what it cost includes what an earlier session of the fleet has counted.
         earlier_tokens, earlier_cost_usd: of attempts on other threads.
         failures: how often it failed, by kind (see ``Retries``).
         deaths: what each attempt died of that an actor was lost with.
@@ -71,6 +72,7 @@ class Attempts:
     cost_usd: float | None = None
     thread: str | None = None
     called: bool = False
+    includes_earlier: bool = False
     earlier_tokens: int = 0
     earlier_cost_usd: float | None = None
     failures: dict[str, int] = field(default_factory=dict)

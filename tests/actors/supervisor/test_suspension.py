@@ -79,16 +79,14 @@ async def test_a_durable_agent_goes_on_where_it_was_suspended(runtime: Runtime, 
 async def test_taking_up_a_thread_gives_what_is_stored_or_goes_on(tmp_path: Path) -> None:
     agent = works(tmp_path, "a", checkpointer=f"sqlite:///{tmp_path}/t.db")
     async with Runtime(inline=True):
-        assert await agent.take_up("t") is None
-        run = asyncio.ensure_future(agent.arun("go", thread_id="t"))
+        run = asyncio.ensure_future(agent.take_up("go", "t"))
         await until(lambda: lines(tmp_path / "calls") == ["a0"])
         agent.suspend()
         (tmp_path / "open").touch()
         assert (await run).stop_reason == "suspended"
     async with Runtime(inline=True):
-        first = await agent.take_up("t")
-        again = await agent.take_up("t")
-    assert first is not None and again is not None
+        first = await agent.take_up("unused", "t")
+        again = await agent.take_up("unused", "t")
     assert (first.message, first.success) == ("a is done", True)
     assert (again.message, again.success, again.metrics.model_calls) == ("a is done", True, 3)
     assert lines(tmp_path / "calls") == ["a0", "a1", "a2"]
