@@ -143,7 +143,8 @@ def take_up(run: Run, stored: AgentState) -> None:
     run.id = stored.run_id or run.id
     run.model_calls = run.model_calls or stored.turn.model_calls
     metadata = {**stored.metadata, **run.request.metadata}
-    run.state = stored.evolve(run_id=run.id, metadata=metadata, turn=stored.turn.evolve(stop_reason=None))
+    limits = _leased_anew(run, stored) if run.request.mode == "continue" and not run.request.recover else {}
+    run.state = stored.evolve(run_id=run.id, metadata=metadata, turn=stored.turn.evolve(stop_reason=None), **limits)
     run.set_deadline()
     if run.termination is not None:
         run.termination.carry_on(run.state.turn.elapsed_seconds)
@@ -157,6 +158,19 @@ def leased(run: Run) -> dict[str, Any]:
     if request.lease_cost_usd is not None and blank.priced:
         limits["cost_budget_usd"] = min(blank.cost_budget_usd or request.lease_cost_usd, request.lease_cost_usd)
     return limits
+
+
+def _leased_anew(run: Run, stored: AgentState) -> dict[str, Any]:
+    """Budgets of a turn that goes on: what it has used is counted already, the lease is on top of that. Source: OURS-13."""
+    blank, request = run.agent.blank_state, run.request
+    tokens, cost = blank.token_budget, blank.cost_budget_usd
+    if request.lease_tokens is not None:
+        left = stored.total_tokens_used + request.lease_tokens
+        tokens = min(tokens or left, left)
+    if request.lease_cost_usd is not None and blank.priced:
+        money = stored.cost_usd_used + request.lease_cost_usd
+        cost = money if cost is None else min(cost, money)
+    return {"token_budget": tokens, "cost_budget_usd": cost}
 
 
 def where(run: Run) -> str:
