@@ -17,7 +17,7 @@ from .quarantine import Quarantine
 from .race import Race
 from .readiness import Readiness
 from .results import Status, TaskResult, describe_error
-from .retry import as_exception, is_fatal, is_final, is_loss, is_retryable
+from .retry import as_exception, is_fatal, is_final, is_loss
 from .sessions import Sessions
 from .settings import Runnable, Settings
 from .tally import Attempts
@@ -98,7 +98,7 @@ class Attempter:
         if not is_loss(error):
             return None if retries.allows(error, result.stop_reason, attempts.failures) else result
         attempts.deaths.append(result.error or "")
-        if not retries.default or not is_retryable(error):
+        if not retries.allows_losses(error):
             return result
         if self._quarantine.lost(attempts):
             return _quarantined(attempts, result)

@@ -91,20 +91,35 @@ class Retries:
         return cls(default, counts)
 
     def allows(self, error: Any, stop_reason: str | None, failures: dict[str, int]) -> bool:
-        """Count a failure, and say whether another attempt may follow it."""
-        name = self._name(error, stop_reason)
-        failures[name] = failures.get(name, 0) + 1
-        if name == "default":
-            return is_retryable(error) and failures[name] <= self.default
-        return failures[name] <= (self.by_code or {})[name]
+        """Count a failure, and say whether another attempt may follow it.
 
-    def _name(self, error: Any, stop_reason: str | None) -> str:
-        """The entry that a failure belongs to."""
+        The failure of a pattern is what its members' failures are; every one of them must allow it.
+        """
         codes = [cls.code for cls in _classes_of(error)] or ([stop_reason] if stop_reason else [])
+        entries = {code: self._entry(code) for code in codes}
+        for entry in set(entries.values()):
+            failures[entry] = failures.get(entry, 0) + 1
+        if any(entry == "default" and not _helps(code) for code, entry in entries.items()):
+            return False
+        return bool(codes) and all(failures[entry] <= self._limit(entry) for entry in entries.values())
+
+    def allows_losses(self, error: Any) -> bool:
+        """Whether a task may run again after the loss of an actor; how often, its quarantine says."""
+        return is_retryable(error) and all(self._limit(self._entry(cls.code)) > 0 for cls in _classes_of(error))
+
+    def _limit(self, entry: str) -> int:
+        return self.default if entry == "default" else (self.by_code or {})[entry]
+
+    def _entry(self, code: str) -> str:
+        """What a code counts as."""
         named = self.by_code or {}
-        if "timeout" in named and codes and all(code in _TIMEOUT_CODES for code in codes):
-            return next((code for code in codes if code in named), "timeout")
-        return next((code for code in codes if code in named), "default")
+        if code in named:
+            return code
+        return "timeout" if code in _TIMEOUT_CODES and "timeout" in named else "default"
+
+
+def _helps(code: str) -> bool:
+    return type(from_wire({"code": code})).retryable
 
 
 def _retry_after(error: Any) -> float | None:

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from umbel import Agent, Runtime, tool
-from umbel.cluster.fleet import Backoff, Budget, Fleet, Retries, resume_advice
+from umbel.cluster.fleet import Backoff, Budget, Fleet, resume_advice
 from umbel.cluster.fleet.budget import PROBES, FleetPurse, RunLease
-from umbel.protocol.errors import BadRequest, ContextOverflow, RateLimited, RunLost
 from umbel.testing import ScriptedModel, text, tool_call
 
 FAST = Backoff(first=0.0)
@@ -103,36 +102,3 @@ async def test_when_time_is_over_what_runs_is_stopped_and_the_rest_stays_undone(
     report = await Fleet(agent, concurrency=3, grace=0.3, **limit).run([str(n) for n in range(10)], out)
     assert (report.stopped, report.ok, report.exit_code) == (reason, 0, 1)
     assert report.cancelled <= 3
-
-
-async def test_retries_go_by_the_kind_of_failure(make_agent: Any, outcome: Any) -> None:
-    def reply(prompt: str, attempt: int) -> Any:
-        match prompt:
-            case "busy":
-                raise RateLimited("slow down")
-            case "long":
-                raise ContextOverflow("too long")
-            case "wrong":
-                raise BadRequest("no")
-            case "lost" if attempt == 1:
-                raise RunLost("gone")
-            case "loop":
-                return outcome(success=False, stop_reason="max_iterations")
-            case "mixed":
-                raise RateLimited("x") if attempt % 2 else RunLost("gone")
-        return outcome()
-
-    agent = make_agent(reply=reply)
-    retries = {"default": 1, "rate_limit": 4, "context_overflow": 0, "max_iterations": 2}
-    report = await Fleet(agent, retries=retries, backoff=FAST, quarantine_after=9).run(
-        ["busy", "long", "wrong", "lost", "loop", "fine"]
-    )
-    assert agent.attempts == {"busy": 5, "long": 1, "wrong": 1, "lost": 2, "loop": 3, "fine": 1}
-    assert report.ok == 2
-
-
-def test_timeout_is_one_name_for_everything_that_did_not_end_in_time() -> None:
-    retries = Retries.of({"default": 0, "timeout": 1})
-    failures: dict[str, int] = {}
-    assert retries.allows(None, "time_budget", failures)
-    assert not retries.allows({"code": "deadline_exceeded", "message": "", "details": {}}, "error", failures)
