@@ -37,26 +37,11 @@ class LimiterHost:
     def __init__(self) -> None:
         self._desk = Desk(time.time_ns())
 
-    async def waiting(self, fleet: str) -> int:
-        """How many requests of a fleet wait here."""
-        return self._desk.limiter.queue.waiting(fleet)
-
     async def exchange(self, kind: str, blob: bytes) -> tuple[str, bytes]:
         """A report, answered as :meth:`Desk.exchange` does."""
         report = decode(kind, blob)
         assert isinstance(report, LimiterReport)
         return encode(await self._desk.exchange(report))
-
-
-async def count_waiting(fleet: str) -> int | None:
-    """How many model calls of a fleet wait for a turn at some endpoint's limiter; None when nobody can say."""
-    try:
-        actors = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
-        names = [one["name"] for one in actors if one["namespace"] == NAMESPACE and one["name"].startswith(PREFIX)]
-        handles = [await asyncio.to_thread(ray.get_actor, name, NAMESPACE) for name in names]
-        return sum(await asyncio.gather(*(handle.waiting.remote(fleet) for handle in handles)))
-    except (RayError, ValueError):  # one of them is just going
-        return None
 
 
 class RayExchange:

@@ -341,14 +341,6 @@ class Fleet:
             return None
         return getattr(self._runtime or current_runtime(), "ready", None)
 
-    def _count_waiting(self) -> Callable[[], Awaitable[int | None]] | None:
-        """How to count the model calls that wait for rate limits, where runs are on Ray."""
-        if not isinstance(self._agent, actors.Runnable) or getattr(self._runtime or current_runtime(), "inline", True):
-            return None
-        from ..limiter import count_waiting
-
-        return lambda: count_waiting(self._name or "")
-
     def _settings(
         self, limit: int | None, keep: bool | None, out: Sequence[Path], quarantine: QuarantineFile | None
     ) -> Settings:
@@ -370,7 +362,6 @@ class Fleet:
             priority=self._priority if isinstance(self._priority, str) else None,
             share=self._share,
             grace=self._grace,
-            count_waiting=self._count_waiting(),
         )
 
     def _open(self, tasks: Tasks | None, sample: int | None, shuffle_seed: int | None) -> TaskSource:

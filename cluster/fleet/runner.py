@@ -23,7 +23,6 @@ from .tasks import BadTask, Task, duplicate
 _log = logging.getLogger("umbel.fleet")
 STOP_GRACE_SECONDS = 5.0
 _TICK_SECONDS = 0.25
-_ASK_SECONDS = 2.0
 
 
 class FleetRun:
@@ -65,7 +64,6 @@ class FleetRun:
         self._stopped: str | None = None
         self._enough: str | None = None
         self._fatal: BaseException | None = None
-        self._waiting: int | None = None
 
     def stop(self, reason: str, within: float = STOP_GRACE_SECONDS) -> None:
         """Take no more tasks and cancel those in flight; ``run`` then returns within seconds."""
@@ -110,12 +108,7 @@ class FleetRun:
         self._alive = len(self._workers)
         for worker in self._workers:
             worker.add_done_callback(self._worker_ended)
-        side = [
-            asyncio.create_task(self._tick()),
-            asyncio.create_task(self._count()),
-            asyncio.create_task(self._ask_limiters()),
-        ]
-        side += self._alarms()
+        side = [asyncio.create_task(self._tick()), asyncio.create_task(self._count()), *self._alarms()]
         try:
             await self._ended.wait()
         except asyncio.CancelledError:
@@ -288,12 +281,6 @@ class FleetRun:
         except UmbelError as error:
             self._give_up(error)
 
-    async def _ask_limiters(self) -> None:
-        """Keep count of the model calls that wait for rate limits."""
-        while self._settings.count_waiting is not None:
-            self._waiting = await self._settings.count_waiting()
-            await asyncio.sleep(_ASK_SECONDS)
-
     async def _count(self) -> None:
         self._size = await self._source.count()
         if self._ledger is not None:
@@ -328,7 +315,6 @@ class FleetRun:
             eta_s=left / rate if left and rate > 0 else None,
             budget=self._purse.describe(),
             deadline_s=self._settings.deadline_in(elapsed),
-            waiting=self._waiting,
         )
 
     def _report(self) -> FleetReport:

@@ -52,7 +52,6 @@ class Settings:
     priority: str | None
     share: Share | None
     grace: float
-    count_waiting: Callable[[], Awaitable[int | None]] | None
 
     def share_of(self, task: Task) -> Share | None:
         """The claim of one task to the limits of endpoints: more urgent ones are served first."""

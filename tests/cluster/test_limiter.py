@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from umbel import Agent, Runtime, Topology
-from umbel.cluster.limiter import PREFIX, count_waiting
+from umbel.cluster.limiter import PREFIX
 from umbel.cluster.named_actors import NAMESPACE
 from umbel.protocol.config import Limits
 
@@ -28,9 +28,6 @@ async def test_two_actors_share_a_limit_and_survive_the_death_of_who_keeps_it(ra
         runs = asyncio.gather(*(agent.arun("hi", runtime=runtime) for _ in range(RUNS)))
         while len(llmock.requests) < RUNS // 4:
             await asyncio.sleep(0.05)
-        waiting = await count_waiting("")
-        assert waiting is not None and 0 < waiting <= RUNS
-        assert await count_waiting("another") == 0
         first = limiters()
         assert len(first) == 1, "both asked the same one"
         ray.kill(first[0])

@@ -48,11 +48,6 @@ class FairQueue:
             turn.waits = False
             self._waiting -= 1
 
-    def waiting(self, fleet: str) -> int:
-        """How many of a fleet's requests wait."""
-        found = self._fleets.get(fleet)
-        return 0 if found is None else sum(entry[3].waits for entry in found.heap)
-
     def first(self) -> Turn | None:
         """Who is next."""
         fleet = self._next()
