@@ -85,9 +85,7 @@ class HttpModel(ABC, Generic[S]):
         **settings: Any,
     ) -> None:
         if "api_keys" in settings:
-            raise ConfigurationError(
-                "a model object has one api_key; api_keys is for a model given as text, 'provider:name'"
-            )
+            raise ConfigurationError("a model object has one api_key; api_keys is for a model given as text, 'provider:name'")
         known, self._defaults = split_settings(provider, settings, self._settings_class)
         self._settings = cast(S, known)
         url = parse_base_url(self._settings.base_url, provider)

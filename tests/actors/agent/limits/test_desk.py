@@ -7,10 +7,12 @@ import random
 from collections import Counter
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.actors.agent.models.conftest import VirtualTime
 from umbel.actors.agent.limits.desk import Desk
+from umbel.actors.agent.models import OpenAICompatibleModel, RetryingModel, RetryNotice, RetryPolicy
 from umbel.actors.agent.models.gate import Gate, wait_until
 from umbel.actors.sharing import Share, sharing
 from umbel.protocol.config import Limits
@@ -18,6 +20,7 @@ from umbel.protocol.errors import RateLimited
 from umbel.protocol.limits import LimiterReply, LimiterReport
 
 LATENCY = 0.002
+DONE = {"choices": [{"message": {"content": "done"}, "finish_reason": "stop"}]}
 
 
 class Cluster:
@@ -256,3 +259,29 @@ async def test_an_endpoint_that_falls_from_ten_to_two_a_second_and_tells(cluster
     for window in (1.0, 2.0, 5.0, 10.0, 30.0):
         assert most_in(early, window) <= 10 * window * 1.05, window
         assert most_in(late, window) <= 2 * window * 1.05, window
+
+
+@pytest.mark.case(24)
+async def test_waiting_for_a_turn_is_told_and_costs_neither_retries_nor_their_budget(cluster: Cluster) -> None:
+    """Of 200 that wait for 20 s at a limit of ten a second, none fails with a retry budget of 5 s and no retries at all."""
+    virtual = cluster.virtual
+    told: list[RetryNotice] = []
+    model = OpenAICompatibleModel(
+        "m",
+        base_url="http://h/v1",
+        transport=httpx.MockTransport(lambda request: httpx.Response(200, json=DONE)),
+        gate=cluster.gate(limits=Limits(requests_per_minute=600)),
+        timing=virtual.timing,
+    )
+    policy = RetryPolicy(max_retries=0, budget=5.0)
+    retrying = [RetryingModel(model, policy, timing=virtual.timing, on_retry=told.append) for _ in range(200)]
+    await virtual.run(retrying[0].complete([]))
+    await virtual.run(asyncio.gather(*(each.complete([]) for each in retrying[1:150]), _later(virtual, retrying[150:])))
+    assert 20 < virtual.now < 25
+    assert {(notice.attempt, notice.reason, notice.status_code) for notice in told} == {(0, "rate_limit", None)}
+    assert max(notice.delay_seconds for notice in told) > 10
+
+
+async def _later(virtual: VirtualTime, models: list[RetryingModel]) -> None:
+    await virtual.sleep(1.0)  # the desk has said how many wait
+    await asyncio.gather(*(model.complete([]) for model in models))
