@@ -209,7 +209,7 @@ async def _open_sinks(
 def _check_known(path: Path, name: str, stored: Stored) -> None:
     for task_id in read_ids(path):
         key = id_hash(task_id)
-        if key not in stored.done and key not in stored.others:
+        if not stored.is_done(key) and key not in stored.others:
             raise ConfigurationError(
                 f"{path} has a result for {task_id[:80]!r} that fleet {name!r} does not know: is it another fleet's? "
                 "choose another file, or --overwrite"

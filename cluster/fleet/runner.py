@@ -241,6 +241,11 @@ class FleetRun:
         for outcome in await asyncio.gather(*side, return_exceptions=True):
             if isinstance(outcome, Exception):
                 _log.warning("progress is not shown any more: %s", describe_error(outcome))
+        whole = not (self._stopped or self._enough or self._at_limit())
+        if self._size is None and whole:
+            self._size = self._tally.total + self._tally.skipped  # the last task was done before they were counted
+        if self._ledger is not None:
+            self._ledger.note(total=self._size)
         try:
             await self._source.close()
         finally:
@@ -250,8 +255,6 @@ class FleetRun:
             finally:
                 if self._settings.quarantine is not None:
                     self._settings.quarantine.close()
-                if self._size is None and self._stopped is None:
-                    self._size = self._tally.total + self._tally.skipped  # the last task was done before they were counted
                 self._reporter.close(self._snapshot())
 
     def _ending(self) -> Ending:
@@ -265,6 +268,8 @@ class FleetRun:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             self._watch_ledger()
+            if self._attempter.draining:
+                self._suspend()  # what had not quite begun before
             self._reporter.update(self._snapshot())
 
     def _watch_ledger(self) -> None:

@@ -110,7 +110,7 @@ class StoreLedger:
 
     def is_done(self, key: int) -> bool:
         """See :meth:`Ledger.is_done`."""
-        return key in self._stored.done
+        return self._stored.is_done(key)
 
     def put(self, result: TaskResult, *, includes_earlier: bool = False) -> None:
         """See :meth:`Ledger.put`."""

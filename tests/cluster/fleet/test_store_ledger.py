@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from umbel.actors.checkpoints import CheckpointerActor, MemoryStore, Store, open
 from umbel.actors.checkpoints.store import SaveOutcome
 from umbel.actors.threads import Threads
 from umbel.cluster.fleet import Fleet, delete_fleet, export, list_fleets, load_fleet, open_results, results_of
+from umbel.cluster.fleet.holder import holder_name
 from umbel.cluster.fleet.ledger import Ending, id_hash
 from umbel.cluster.fleet.opening import open_ledger
 from umbel.cluster.fleet.results import TaskResult
@@ -127,9 +129,8 @@ async def test_whoever_has_lost_the_fleet_cannot_write_any_more() -> None:
 
 async def test_a_fleet_of_a_dead_process_can_be_taken_over_at_once(sqlite: str) -> None:
     store = open_store(sqlite)
-    from umbel.cluster.fleet import holder
-
-    gone = f"{holder.socket.gethostname()}/{_free_pid()}/{holder._place()}/aa"
+    host, _, place, _ = holder_name().split("/")
+    gone = f"{host}/{_free_pid()}/{place}/aa"
     await store.lease(TakeLease(store="", thread_id="fleet:f", owner=gone, seconds=600))
     await store.close()
     await session(sqlite, result("a"))
@@ -335,8 +336,6 @@ async def _stored(store: Store) -> list[str]:
 
 
 def _free_pid() -> int:
-    import subprocess
-
     process = subprocess.Popen(["true"])
     process.wait()
     return process.pid

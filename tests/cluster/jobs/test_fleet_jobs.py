@@ -219,7 +219,7 @@ def test_a_driver_that_was_killed_is_lost_and_the_store_answers_without_a_cluste
     client = JobSubmissionClient(place.server)
     environment = {
         "working_dir": str(place.folder),
-        "env_vars": {"FOLDER": str(place.folder)},
+        "env_vars": {"FOLDER": str(place.folder), "UMBEL_HOME": os.environ["UMBEL_HOME"]},
         "excludes": ["home", "*.jsonl.*"],
     }
     job = client.submit_job(entrypoint=f"{sys.executable} -m umbel fleet run killed.yaml", runtime_env=environment)

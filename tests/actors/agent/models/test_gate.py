@@ -87,7 +87,7 @@ async def test_a_new_request_waits_for_a_limit_that_another_met(virtual: Any) ->
 async def test_only_one_request_tries_after_the_stated_time(virtual: Any) -> None:
     gate = Gate("server", timing=virtual.timing)
     gate.close(1.0)
-    admitted: list[tuple[int, int]] = []
+    admitted: list[tuple[int, Turn]] = []
 
     async def request(number: int) -> None:
         admitted.append((number, await gate.admit()))
