@@ -128,6 +128,11 @@ class Gate:
             return Turn(None, round=self._limiter.round, at=self._timing.monotonic())
         return await self._in_turn(tokens)
 
+    @property
+    def waiting(self) -> int:
+        """Requests of this process that wait for their turn."""
+        return len(self._waiters)
+
     def wait_for(self) -> float:
         """Seconds that a request which comes now waits, at least."""
         if not self._engaged:
@@ -371,6 +376,11 @@ def configure_limits(limits: Mapping[str, Limits]) -> None:
 def limits_of(provider: str, address: str) -> Limits | None:
     """What is configured for an endpoint; its base URL wins over the provider's prefix."""
     return _configured.get(address) or _configured.get(provider)
+
+
+def requests_waiting() -> int:
+    """Requests of this process that wait for their turn at some endpoint."""
+    return sum(gate.waiting for gate in list(_shared.values()))
 
 
 def shared_gate(endpoint: str, account: str, limits: Limits | None = None) -> Gate:
