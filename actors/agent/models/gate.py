@@ -29,7 +29,7 @@ from ..limits.turns import DEFAULT, Turn
 from ..timing import SYSTEM, Timing
 
 DEFAULT_PATIENCE = 300.0
-LATE_SECONDS = 0.05
+LATE_SECONDS = 0.04
 """A turn that is taken later than that has passed: sent now, requests of different times would arrive together."""
 MISSED = 5  # turns, after which a process that is too busy to be in time sends anyway
 NO_WAIT = 0.1  # seconds that a request waits which is not to wait
