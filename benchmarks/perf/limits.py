@@ -1,10 +1,11 @@
 """200 agents on four Ray nodes share an endpoint that allows 10 requests a second, and then 2: is its limit kept, and fairly?
 
-python benchmarks/perf/limits.py [--agents 200] [--calls 3] [--nodes 4] [--silent] [--check] [--json]
+python benchmarks/perf/limits.py [--agents 200] [--calls 3] [--nodes 4] [--silent | --configured] [--check] [--json]
 
 The endpoint is llmock with a real quota, behind a proxy that notes when requests arrive. Its allowance for bursts is used up
 by somebody else before, so that the first requests, sent before anything is known, are refused. When three quarters of
 the calls are served the quota falls. ``--silent`` hides what it tells about its quota: only 429 and Retry-After remain.
+``--configured`` gives the first limit to Umbel, too: then it is counted from the very first request.
 
 Exit code 1 with ``--check`` unless every agent finished; no window of 1 to 60 seconds held more than 5 % above the limit,
 counted from when an answer told of it; once each agent had been served once, at every moment none had been served more than
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from umbel import Agent, Runtime, Topology
+from umbel.protocol.config import Limits
 
 sys.path.insert(0, str(Path(__file__).parent))
 from _endpoint import KEY, Endpoint, Seen, endpoint
@@ -65,7 +67,7 @@ class Figures:
         return self.finished == self.agents and self.too_early == 0 and self.most_to_least_served <= 2 and worst <= TOLERANCE
 
 
-async def serve(runtime: Runtime, where: Endpoint, agents: int, calls: int) -> Figures:
+async def serve(runtime: Runtime, where: Endpoint, agents: int, calls: int, start: float) -> Figures:
     """Have every agent make its calls, one after the other, and let the quota fall meanwhile."""
     agent = Agent(
         "openai:gpt-4o-mini",
@@ -103,18 +105,18 @@ async def serve(runtime: Runtime, where: Endpoint, agents: int, calls: int) -> F
     fell = await falling
     for failure in [each for each in done if isinstance(each, BaseException)][:3]:
         print(f"failed: {failure}", file=sys.stderr)
-    figures = judge(where.seen, fell)
+    figures = judge(where.seen, fell, start)
     figures.agents, figures.finished = agents, sum(count == calls for count in served.values())
     figures.seconds = round(ended - began, 1)
     figures.most_to_least_served = max(ratios, default=1.0)
     return figures
 
 
-def judge(seen: list[Seen], fell: float) -> Figures:
+def judge(seen: list[Seen], fell: float, start: float) -> Figures:
     """What the requests say about the limit."""
-    told = min(each.answered for each in seen) + START_SECONDS
+    told = min(each.came if not start else each.answered for each in seen) + start
     told_slow = min(each.answered for each in seen if each.came > fell - 1 and each.limit == f"{SLOW * 60:.0f}")
-    fast = sorted(each.came for each in seen if told < each.came < fell)
+    fast = sorted(each.came for each in seen if told <= each.came < fell)
     slow = sorted(each.came for each in seen if each.came > told_slow + REACTION_SECONDS)
     refused = [each for each in seen if each.status == 429]
     return Figures(
@@ -149,14 +151,15 @@ def _too_early(refusal: Seen, seen: list[Seen], told: float) -> int:
 
 async def main(options: argparse.Namespace) -> int:
     """Run it, print the figures."""
-    topology = Topology(supervisors=options.nodes, agents=options.nodes)
     with contextlib.ExitStack() as stack:
         where = stack.enter_context(endpoint(tells=not options.silent))
+        limits = {where.url: Limits(requests_per_minute=FAST * 60)} if options.configured else {}
+        topology = Topology(supervisors=options.nodes, agents=options.nodes, limits=limits)
         address = stack.enter_context(cluster(options.nodes))
         async with Runtime(address=address, topology=topology) as runtime:
             await runtime.ready(60)
             await asyncio.to_thread(where.allow, int(FAST * 60))
-            figures = await serve(runtime, where, options.agents, options.calls)
+            figures = await serve(runtime, where, options.agents, options.calls, 0.0 if options.configured else START_SECONDS)
     if options.arrivals:
         options.arrivals.write_text("".join(json.dumps(asdict(each)) + "\n" for each in where.seen))
     if options.json:
@@ -173,6 +176,7 @@ if __name__ == "__main__":
     parser.add_argument("--calls", type=int, default=3)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--silent", action="store_true")
+    parser.add_argument("--configured", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--arrivals", type=Path, help="write every request to this file, as JSON lines")
     parser.add_argument("--json", action="store_true")

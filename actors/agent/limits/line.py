@@ -78,6 +78,11 @@ class Line:
         self._calls: set[asyncio.Task[None]] = set()
         self._pump: asyncio.Task[None] | None = None
 
+    def wait_for(self, now: float) -> float:
+        """Seconds that a request which asks now waits, at least: as the desk said, and by what waits here since."""
+        own = len(self._waiting) / self.rate if self.rate else 0.0
+        return max(self.wait, own, self.closed_until - now)
+
     def ask(self, turn: Turn) -> None:
         """Wait for a turn."""
         key = next(self._keys)

@@ -139,7 +139,7 @@ class Gate:
             return 0.0
         now = self._timing.monotonic()
         if self._line is not None and self._line.is_up:
-            return max(self._line.wait, self._line.closed_until - now)
+            return self._line.wait_for(now)
         return self._limiter.wait_for(now)
 
     def close(self, seconds: float) -> None:
