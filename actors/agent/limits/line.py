@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from ....protocol.limits import Answered, Asking, Known, LimiterReply, LimiterRe
 from ..timing import Timing
 from .turns import DEFAULT, Turn
 
+logger = logging.getLogger("umbel.models")
 BATCH_SECONDS = 0.005
 RETRY_SECONDS = 0.5
 CONNECT_SECONDS = 5.0
@@ -184,6 +186,10 @@ class Line:
         try:
             reply = await self._exchange(report)
         except ConnectionError:
+            self._lose()
+            return
+        except Exception:  # whatever is wrong with the desk, requests must go on
+            logger.warning("the limiter of an endpoint fails; this process goes on at its share", exc_info=True)
             self._lose()
             return
         if self._epoch is None:

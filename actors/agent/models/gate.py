@@ -341,7 +341,7 @@ class Gate:
                 self._limiter.adopt(line.rate, line.closed_until - now, now)
                 for turn in line.take_back():
                     self._limiter.ask(turn)
-        self._changed()
+        self._changed(closed=line.closed_until > now)
 
 
 def _named(told: Told | None) -> dict[str, float | None]:

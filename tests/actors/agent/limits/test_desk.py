@@ -117,6 +117,36 @@ async def test_a_limit_that_one_process_meets_holds_back_the_others(cluster: Clu
     await cluster.virtual.run(story())
 
 
+@pytest.mark.case(24)
+async def test_a_wait_that_another_process_is_told_ends_those_that_cannot_wait_so_long(cluster: Cluster) -> None:
+    one, other = (cluster.gate(limits=Limits(requests_per_minute=6)) for _ in range(2))
+
+    async def story() -> None:
+        turn = await one.admit()
+        with wait_until(60.0):
+            waiting = asyncio.ensure_future(other.admit())
+            await cluster.virtual.sleep(0.5)
+        one.refuse(turn, 600.0)
+        with pytest.raises(RateLimited) as caught:
+            await waiting
+        assert (caught.value.retry_after or 0) > 590
+        assert cluster.virtual.now < 3
+
+    await cluster.virtual.run(story())
+
+
+async def test_a_desk_that_fails_stops_nobody(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(report: LimiterReport) -> LimiterReply:
+        raise ValueError("no such thing")
+
+    gate = Gate("server", timing=cluster.virtual.timing, exchange=broken, limits=Limits(requests_per_minute=600))
+    arrivals: list[float] = []
+    await cluster.virtual.run(asyncio.gather(*(ask(gate, arrivals, cluster.virtual) for _ in range(5))))
+    assert len(arrivals) == 5
+    assert 5 < min(arrivals) < 10, "it goes on at a share when nobody answered for a while"
+    assert "goes on at its share" in caplog.text
+
+
 async def test_the_share_of_a_fleet_follows_its_weight_over_all_processes(cluster: Cluster) -> None:
     gates = [cluster.gate(limits=Limits(requests_per_minute=600)) for _ in range(3)]
     served: list[str] = []
