@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from umbel.actors.agent.limits.turns import Turn
 from umbel.actors.agent.models import Gate, OpenAICompatibleModel, RetryingModel, RetryPolicy
 from umbel.actors.agent.models.gate import shared_gate, wait_until
 from umbel.protocol.errors import RateLimited
