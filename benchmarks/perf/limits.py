@@ -7,10 +7,10 @@ by somebody else before, so that the first requests, sent before anything is kno
 the calls are served the quota falls. ``--silent`` hides what it tells about its quota: only 429 and Retry-After remain.
 ``--configured`` gives the first limit to Umbel, too: then it is counted from the very first request.
 
-Exit code 1 with ``--check`` unless every agent finished; no window of 1 to 60 seconds held more than 5 % above the limit, counted
-from when an answer told a process of it (the first one that it got; of the fall, the first one that anybody got); once each
-agent had been served once, at every moment none had been served more than twice as often as another; and no process asked
-before the time that a Retry-After had named to it.
+Exit code 1 with ``--check`` unless every agent finished; no window of 1 to 60 seconds held more than 5 % above the limit,
+counted from when an answer told a process of it (the first one that it got; of the fall, the first one that anybody got);
+once each agent had been served once, at every moment none had been served more than twice as often as another; and no
+process asked before the time that a Retry-After had named to it.
 """
 
 from __future__ import annotations
