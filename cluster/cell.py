@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from ..actors.agent.actor import AgentActor
-from ..actors.agent.models.gate import configure_limits
+from ..actors.agent.models.gate import configure_limits, requests_waiting
 from ..actors.bundling import Bundling
 from ..actors.checkpoints.actor import CheckpointerActor
 from ..actors.checkpoints.by_thread import ByThread
@@ -152,7 +152,7 @@ class Cell:
         """What this process is doing."""
         links = {name: dict(link.stats) for name, link in self.directory.links.items()}
         rss = psutil.Process().memory_info().rss
-        stats = {"links": links, "runs": self._runs()}
+        stats = {"links": links, "runs": self._runs(), "waiting": requests_waiting()}
         return Pong(epoch=self.mailbox.epoch, pid=os.getpid(), busy=self.mailbox.busy, rss_bytes=rss, stats=stats)
 
 

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from ..actors.agent.models.gate import requests_waiting
 from ..actors.definitions import LocalDefinitions
 from ..actors.link import LocalLink
 from ..protocol.commands import CancelRun, StartRun
@@ -76,6 +77,10 @@ class InlineBackend:
 
     async def ready(self, seconds: float) -> None:
         """Nothing to wait for: the actors live in this process."""
+
+    async def waiting(self) -> int:
+        """Model calls of this process that wait for their turn at a rate limit."""
+        return requests_waiting()
 
     async def close_here(self) -> None:
         """Close the actors of the running event loop."""

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..actors.secrets import references
@@ -145,6 +145,26 @@ class RayActors:
 
         return {name: json.loads(ray.get(handle.report.remote())) for name, handle in sorted(self._handles.items())}
 
+    def waiting(self) -> int:
+        """Model calls that wait for their turn at a rate limit, in the agent actors that answer at once."""
+        facts = self._facts_at_once(name for name in self._handles if self._has_agents(name))
+        return sum(fact["waiting"] for fact in facts)
+
+    def _has_agents(self, name: str) -> bool:
+        return name.startswith(AGENT) or (self.shape.colocate_agents and name.startswith(SUPERVISOR))
+
+    def _facts_at_once(self, names: Iterable[str]) -> list[dict[str, Any]]:
+        """What actors say of themselves; those that do not answer at once are left out."""
+        import ray
+
+        asked = [self._handles[name].report.remote() for name in list(names)]
+        answered = ray.wait(asked, num_returns=len(asked), timeout=REPORT_SECONDS)[0] if asked else []
+        facts = []
+        for answer in answered:
+            with contextlib.suppress(ray.exceptions.RayError):  # it died
+                facts.append(json.loads(ray.get(answer))["stats"])
+        return facts
+
     def shut_down(self) -> None:
         """End the actors (detached ones go on), and Ray if it was started here; blocks for a moment."""
         import ray
@@ -264,14 +284,7 @@ class RayActors:
 
     def _sum_up_logs(self) -> None:
         """One line about what the actors logged; those that do not answer at once are left out."""
-        import ray
-
-        asked = [handle.report.remote() for handle in self._handles.values()]
-        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=REPORT_SECONDS)
-        facts = []
-        for answer in answered:
-            with contextlib.suppress(ray.exceptions.RayError):  # it died: its file is still there
-                facts.append(json.loads(ray.get(answer))["stats"]["log"])
+        facts = [fact["log"] for fact in self._facts_at_once(self._handles)]
         line = summary(facts)
         if line is not None:
             logger.warning(line)

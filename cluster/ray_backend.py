@@ -145,6 +145,10 @@ class RayBackend:
         """Until every actor answers; see :meth:`Runtime.ready`."""
         await asyncio.to_thread(self._actors.wait_ready, seconds)
 
+    async def waiting(self) -> int:
+        """Model calls that wait for their turn at a rate limit; see :meth:`Runtime.waiting`."""
+        return await asyncio.to_thread(self._actors.waiting)
+
     async def close_here(self) -> None:
         """Close the links of the running event loop."""
         loop = asyncio.get_running_loop()

@@ -20,9 +20,10 @@ BODY = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hello"
 
 @dataclass
 class Seen:
-    """One request: when it came and was answered (seconds, monotonic), how, and what the answer said."""
+    """One request: when it came and was answered (seconds, monotonic), from which process, and what the answer said."""
 
     came: float
+    process: str = ""
     answered: float = 0.0
     status: int = 0
     limit: str | None = None
@@ -80,6 +81,7 @@ async def _serve(made: Endpoint) -> asyncio.Server:
                     name, _, value = header.partition(":")
                     fields[name.lower()] = value.strip()
                 body = await reader.readexactly(int(fields.get("content-length", 0)))
+                seen.process = fields.get("x-process", "")
                 made.seen.append(seen)
                 writer.write(await _forward(made, client, seen, line.split()[1].decode(), fields, body))
                 await writer.drain()

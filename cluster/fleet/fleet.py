@@ -335,11 +335,11 @@ class Fleet:
             if start is not None:
                 start()
 
-    def _ready(self) -> Callable[[], Awaitable[None]] | None:
-        """How to wait for the actors, where there are any."""
+    def _of_runtime(self, name: str) -> Callable[[], Awaitable[Any]] | None:
+        """What the runtime can be asked, where there are actors."""
         if self._runtime is None and not isinstance(self._agent, actors.Runnable):
             return None
-        return getattr(self._runtime or current_runtime(), "ready", None)
+        return getattr(self._runtime or current_runtime(), name, None)
 
     def _settings(
         self, limit: int | None, keep: bool | None, out: Sequence[Path], quarantine: QuarantineFile | None
@@ -352,7 +352,8 @@ class Fleet:
             options={} if self._runtime is None else {"runtime": self._runtime},
             backoff=self._backoff,
             quarantine_after=self._quarantine_after,
-            ready=self._ready(),
+            ready=self._of_runtime("ready"),
+            waiting=self._of_runtime("waiting"),
             limit=limit,
             keep=not (out or self._name) if keep is None else keep,
             budget=self._budget,

@@ -23,6 +23,7 @@ from .tasks import BadTask, Task, duplicate
 _log = logging.getLogger("umbel.fleet")
 STOP_GRACE_SECONDS = 5.0
 _TICK_SECONDS = 0.25
+_ATTEND_SECONDS = 2.0
 
 
 class FleetRun:
@@ -59,6 +60,7 @@ class FleetRun:
         self._alive = 0
         self._ended = asyncio.Event()
         self._size: int | None = None
+        self._waiting: int | None = None
         self._meter = RateMeter()
         self._started = time.monotonic()
         self._stopped: str | None = None
@@ -108,7 +110,12 @@ class FleetRun:
         self._alive = len(self._workers)
         for worker in self._workers:
             worker.add_done_callback(self._worker_ended)
-        side = [asyncio.create_task(self._tick()), asyncio.create_task(self._count()), *self._alarms()]
+        side = [
+            asyncio.create_task(self._tick()),
+            asyncio.create_task(self._count()),
+            asyncio.create_task(self._attend()),
+            *self._alarms(),
+        ]
         try:
             await self._ended.wait()
         except asyncio.CancelledError:
@@ -281,6 +288,12 @@ class FleetRun:
         except UmbelError as error:
             self._give_up(error)
 
+    async def _attend(self) -> None:
+        """Ask now and then how many model calls wait for rate limits."""
+        while self._settings.waiting is not None:
+            await asyncio.sleep(_ATTEND_SECONDS)
+            self._waiting = await self._settings.waiting()
+
     async def _count(self) -> None:
         self._size = await self._source.count()
         if self._ledger is not None:
@@ -314,6 +327,7 @@ class FleetRun:
             rate=rate,
             eta_s=left / rate if left and rate > 0 else None,
             budget=self._purse.describe(),
+            waiting=self._waiting,
             deadline_s=self._settings.deadline_in(elapsed),
         )
 

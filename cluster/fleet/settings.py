@@ -43,6 +43,7 @@ class Settings:
     backoff: Backoff
     quarantine_after: int
     ready: Callable[[], Awaitable[None]] | None
+    waiting: Callable[[], Awaitable[int]] | None
     limit: int | None
     keep: bool
     budget: Budget

@@ -10,15 +10,18 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from hypothesis import strategies as st
 from pydantic import AwareDatetime
 
-from umbel.protocol import commands, events, state  # noqa: F401 - importing them registers their messages
+from umbel.protocol import commands, events, limits, state  # noqa: F401 - importing them registers their messages
+from umbel.protocol.config import Limits
 from umbel.protocol.events import CustomEvent, Event, ReflectEvent, ThinkEvent, ToolCompleteEvent
 from umbel.protocol.messages import Frozen
+from umbel.protocol.shares import Share
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20)
 json_values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=6
 )
 json_objects = st.dictionaries(st.text(max_size=8), json_values, max_size=3)
+_POSITIVE = st.floats(1e-3, 1e9)
 _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     str: st.text(max_size=30),
     int: st.integers(-(2**70), 2**70),
@@ -28,6 +31,13 @@ _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     type(None): st.none(),
     AwareDatetime: st.datetimes(timezones=st.just(UTC)),
     Any: json_values,
+    Share: st.builds(Share, fleet=st.text(max_size=30), weight=_POSITIVE, priority=st.integers(-(2**70), 2**70)),
+    Limits: st.builds(
+        Limits,
+        requests_per_minute=st.none() | _POSITIVE,
+        tokens_per_minute=st.none() | _POSITIVE,
+        concurrency=st.none() | st.integers(1, 10**6),
+    ),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from ....protocol.limits import Answered, Asking, Known, LimiterReply, LimiterRe
 from ..timing import Timing
 from .turns import DEFAULT, Turn
 
+logger = logging.getLogger("umbel.models")
 BATCH_SECONDS = 0.005
 RETRY_SECONDS = 0.5
 CONNECT_SECONDS = 5.0
@@ -77,6 +79,11 @@ class Line:
         self._news = asyncio.Event()
         self._calls: set[asyncio.Task[None]] = set()
         self._pump: asyncio.Task[None] | None = None
+
+    def wait_for(self, now: float) -> float:
+        """Seconds that a request which asks now waits, at least: as the desk said, and by what waits here since."""
+        own = len(self._waiting) / self.rate if self.rate else 0.0
+        return max(self.wait, own, self.closed_until - now)
 
     def ask(self, turn: Turn) -> None:
         """Wait for a turn."""
@@ -179,6 +186,10 @@ class Line:
         try:
             reply = await self._exchange(report)
         except ConnectionError:
+            self._lose()
+            return
+        except Exception:  # whatever is wrong with the desk, requests must go on
+            logger.warning("the limiter of an endpoint fails; this process goes on at its share", exc_info=True)
             self._lose()
             return
         if self._epoch is None:

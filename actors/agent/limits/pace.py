@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-MARGIN = 0.94
+MARGIN = 0.92
 """Share of a known limit that is used: a window then holds no more than the limit even where requests arrive late."""
 DECREASE = 0.7
 FIRST = 2.0  # requests a second, after a refusal before anything was accepted
 SLOWEST = 1 / 60
 PLATEAU = 0.95  # of the rate that was refused: up to there the way back is quick
 CREEP = 0.01  # of it, a second: beyond
+CREEP_KNOWN = 0.05  # where the endpoint tells its limit, which bounds the pace anyway
 RECOVERY = 0.1
 TRUST = 1.05  # a rate that much above the refused one, and not refused: the limit has been raised
 FORGET = 120.0  # seconds without a refusal, after which an endpoint that tells no limit counts as unlimited
@@ -79,7 +80,7 @@ class Pace:
         elif self._found < PLATEAU * refused:
             self._found = min(self._found + RECOVERY * refused * elapsed, PLATEAU * refused)
         elif self._found < TRUST * refused:
-            self._found += CREEP * refused * elapsed
+            self._found += (CREEP if self._told is None else CREEP_KNOWN) * refused * elapsed
         else:
             self._refused = self._found
 

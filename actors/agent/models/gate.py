@@ -29,7 +29,7 @@ from ..limits.turns import DEFAULT, Turn
 from ..timing import SYSTEM, Timing
 
 DEFAULT_PATIENCE = 300.0
-LATE_SECONDS = 0.05
+LATE_SECONDS = 0.04
 """A turn that is taken later than that has passed: sent now, requests of different times would arrive together."""
 MISSED = 5  # turns, after which a process that is too busy to be in time sends anyway
 NO_WAIT = 0.1  # seconds that a request waits which is not to wait
@@ -128,13 +128,18 @@ class Gate:
             return Turn(None, round=self._limiter.round, at=self._timing.monotonic())
         return await self._in_turn(tokens)
 
+    @property
+    def waiting(self) -> int:
+        """Requests of this process that wait for their turn."""
+        return len(self._waiters)
+
     def wait_for(self) -> float:
         """Seconds that a request which comes now waits, at least."""
         if not self._engaged:
             return 0.0
         now = self._timing.monotonic()
         if self._line is not None and self._line.is_up:
-            return max(self._line.wait, self._line.closed_until - now)
+            return self._line.wait_for(now)
         return self._limiter.wait_for(now)
 
     def close(self, seconds: float) -> None:
@@ -336,7 +341,7 @@ class Gate:
                 self._limiter.adopt(line.rate, line.closed_until - now, now)
                 for turn in line.take_back():
                     self._limiter.ask(turn)
-        self._changed()
+        self._changed(closed=line.closed_until > now)
 
 
 def _named(told: Told | None) -> dict[str, float | None]:
@@ -371,6 +376,11 @@ def configure_limits(limits: Mapping[str, Limits]) -> None:
 def limits_of(provider: str, address: str) -> Limits | None:
     """What is configured for an endpoint; its base URL wins over the provider's prefix."""
     return _configured.get(address) or _configured.get(provider)
+
+
+def requests_waiting() -> int:
+    """Requests of this process that wait for their turn at some endpoint."""
+    return sum(gate.waiting for gate in list(_shared.values()))
 
 
 def shared_gate(endpoint: str, account: str, limits: Limits | None = None) -> Gate:

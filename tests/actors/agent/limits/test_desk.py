@@ -7,10 +7,12 @@ import random
 from collections import Counter
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.actors.agent.models.conftest import VirtualTime
 from umbel.actors.agent.limits.desk import Desk
+from umbel.actors.agent.models import OpenAICompatibleModel, RetryingModel, RetryNotice, RetryPolicy
 from umbel.actors.agent.models.gate import Gate, wait_until
 from umbel.actors.sharing import Share, sharing
 from umbel.protocol.config import Limits
@@ -18,6 +20,7 @@ from umbel.protocol.errors import RateLimited
 from umbel.protocol.limits import LimiterReply, LimiterReport
 
 LATENCY = 0.002
+DONE = {"choices": [{"message": {"content": "done"}, "finish_reason": "stop"}]}
 
 
 class Cluster:
@@ -112,6 +115,36 @@ async def test_a_limit_that_one_process_meets_holds_back_the_others(cluster: Clu
         assert min(arrivals[1:]) >= refused + 5.0
 
     await cluster.virtual.run(story())
+
+
+@pytest.mark.case(24)
+async def test_a_wait_that_another_process_is_told_ends_those_that_cannot_wait_so_long(cluster: Cluster) -> None:
+    one, other = (cluster.gate(limits=Limits(requests_per_minute=6)) for _ in range(2))
+
+    async def story() -> None:
+        turn = await one.admit()
+        with wait_until(60.0):
+            waiting = asyncio.ensure_future(other.admit())
+            await cluster.virtual.sleep(0.5)
+        one.refuse(turn, 600.0)
+        with pytest.raises(RateLimited) as caught:
+            await waiting
+        assert (caught.value.retry_after or 0) > 590
+        assert cluster.virtual.now < 3
+
+    await cluster.virtual.run(story())
+
+
+async def test_a_desk_that_fails_stops_nobody(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(report: LimiterReport) -> LimiterReply:
+        raise ValueError("no such thing")
+
+    gate = Gate("server", timing=cluster.virtual.timing, exchange=broken, limits=Limits(requests_per_minute=600))
+    arrivals: list[float] = []
+    await cluster.virtual.run(asyncio.gather(*(ask(gate, arrivals, cluster.virtual) for _ in range(5))))
+    assert len(arrivals) == 5
+    assert 5 < min(arrivals) < 10, "it goes on at a share when nobody answered for a while"
+    assert "goes on at its share" in caplog.text
 
 
 async def test_the_share_of_a_fleet_follows_its_weight_over_all_processes(cluster: Cluster) -> None:
@@ -256,3 +289,29 @@ async def test_an_endpoint_that_falls_from_ten_to_two_a_second_and_tells(cluster
     for window in (1.0, 2.0, 5.0, 10.0, 30.0):
         assert most_in(early, window) <= 10 * window * 1.05, window
         assert most_in(late, window) <= 2 * window * 1.05, window
+
+
+@pytest.mark.case(24)
+async def test_waiting_for_a_turn_is_told_and_costs_neither_retries_nor_their_budget(cluster: Cluster) -> None:
+    """Of 200 that wait for 20 s at a limit of ten a second, none fails with a retry budget of 5 s and no retries at all."""
+    virtual = cluster.virtual
+    told: list[RetryNotice] = []
+    model = OpenAICompatibleModel(
+        "m",
+        base_url="http://h/v1",
+        transport=httpx.MockTransport(lambda request: httpx.Response(200, json=DONE)),
+        gate=cluster.gate(limits=Limits(requests_per_minute=600)),
+        timing=virtual.timing,
+    )
+    policy = RetryPolicy(max_retries=0, budget=5.0)
+    retrying = [RetryingModel(model, policy, timing=virtual.timing, on_retry=told.append) for _ in range(200)]
+    await virtual.run(retrying[0].complete([]))
+    await virtual.run(asyncio.gather(*(each.complete([]) for each in retrying[1:150]), _later(virtual, retrying[150:])))
+    assert 20 < virtual.now < 25
+    assert {(notice.attempt, notice.reason, notice.status_code) for notice in told} == {(0, "rate_limit", None)}
+    assert max(notice.delay_seconds for notice in told) > 10
+
+
+async def _later(virtual: VirtualTime, models: list[RetryingModel]) -> None:
+    await virtual.sleep(1.0)  # the desk has said how many wait
+    await asyncio.gather(*(model.complete([]) for model in models))
