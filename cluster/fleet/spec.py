@@ -163,7 +163,8 @@ class FleetSpec(Settings):
             "deadline",
             "budget",
             "priority",
-            "quarantine", "weight"
+            "quarantine",
+            "weight",
         )
         return {
             **{name: getattr(self, name) for name in (*same, "store", "grace")},
