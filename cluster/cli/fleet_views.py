@@ -89,7 +89,7 @@ def report(
 
     async def read() -> tuple[Statistics, FleetRecord | None]:
         statistics = await Statistics.of(open_results(source, store))
-        return statistics, None if _is_file(source) else await load_fleet(store, source)
+        return statistics, None if is_file(source) else await load_fleet(store, source)
 
     statistics, record = asyncio.run(read())
     if export is not None:
@@ -181,7 +181,8 @@ def _load(store: str | None, name: str | None) -> list[FleetRecord]:
     return asyncio.run(load())
 
 
-def _is_file(source: str) -> bool:
+def is_file(source: str) -> bool:
+    """Whether results are in a file of that name, and not in a store."""
     return Path(source).suffix in {".jsonl", ".parquet"}
 
 
@@ -189,7 +190,7 @@ def _export(source: str, store: str | None, path: Path) -> None:
     from ...protocol.errors import ConfigurationError
     from ..fleet.fleets import export
 
-    if _is_file(source):
+    if is_file(source):
         raise ConfigurationError(f"--export writes the results of a fleet; {source} is a file of results already")
     asyncio.run(export(store, source, path))
 

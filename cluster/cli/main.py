@@ -12,6 +12,7 @@ from .demo import demo
 from .doctor import doctor
 from .drain import drain
 from .draw import draw
+from .retry_failed import retry_failed
 from .run import run
 from .services import down, ps
 from .submit import submit
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 for view in (fleet_views.status, fleet_views.report, fleet_views.diff, fleet_views.rm):
     fleet.app.command(view.__name__)(view)
+fleet.app.command("retry-failed")(retry_failed)
 app.add_typer(fleet.app, name="fleet")
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(threads.app, name="threads")

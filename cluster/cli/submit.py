@@ -196,8 +196,10 @@ def _check(spec: FleetSpec, fleet: Path, folder: Path, *, load: bool, local: boo
         ConfigurationError: says what.
     """
     from ...protocol.errors import ConfigurationError
+    from ..jobs.environment import check_environment
     from ..jobs.packaging import check_folder
 
+    check_environment(spec.job.env_vars)
     needed = [fleet.resolve()]
     path = spec.tasks.path
     if path == "-":

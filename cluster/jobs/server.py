@@ -15,6 +15,11 @@ FINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 ANSWER_SECONDS = 5.0
 READY_SECONDS = 30.0
 LEAST_RAY = (2, 60)
+_CHATTY = (  # they tell about every upload and every closed connection
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray.dashboard.modules.job.sdk",
+    "ray._private.runtime_env.packaging",
+)
 
 
 class JobServer:
@@ -32,7 +37,8 @@ class JobServer:
         self.version = _check_version(self.address)
         from ray.job_submission import JobSubmissionClient
 
-        logging.getLogger("ray").setLevel(logging.WARNING)  # it tells about every upload
+        for name in _CHATTY:
+            logging.getLogger(name).setLevel(logging.WARNING)
 
         with _explained(self.address):
             self._client: Any = JobSubmissionClient(self.address)

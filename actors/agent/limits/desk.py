@@ -114,7 +114,7 @@ class Desk:
         return client
 
     def _turn(self, name: str, client: _Client, asking: Asking) -> Turn:
-        turn = client.turns[asking.key] = Turn(asking.key, asking.share or DEFAULT, asking.tokens)
+        turn = client.turns[asking.key] = Turn(asking.key, asking.share or DEFAULT, asking.tokens, again=asking.again)
         self._whose[turn] = name, asking.key
         return turn
 
@@ -127,7 +127,7 @@ class Desk:
         if answer.kind == "accepted":
             self.limiter.accept(turn, now)
         elif answer.kind == "refused":
-            self.limiter.refuse(turn, now, answer.seconds)
+            self.limiter.refuse(turn, now, answer.seconds, age=answer.age)
         elif turn is not None:
             self.limiter.end(turn, answer.tokens)
             client.turns.pop(answer.key or 0, None)

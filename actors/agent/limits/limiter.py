@@ -36,6 +36,7 @@ class Limiter:
         self._token_limit: float | None = None
         self._tokens_free = float("-inf")
         self._last = float("-inf")
+        self._learned_at = float("-inf")
         self._open = True
         self._probe: Turn | None = None
         self._probe_since = 0.0
@@ -65,9 +66,9 @@ class Limiter:
         if told.tokens is not None:
             self._token_limit = told.tokens
 
-    def ask(self, turn: Turn, *, first: bool = False) -> None:
-        """Wait in the queue; ``first`` for one that was let go and missed its time."""
-        self.queue.push(turn, first=first)
+    def ask(self, turn: Turn) -> None:
+        """Wait in the queue."""
+        self.queue.push(turn)
 
     def withdraw(self, turn: Turn) -> None:
         """It will not be sent."""
@@ -114,15 +115,18 @@ class Limiter:
         if turn is not None and turn.round == self.round:
             self._reopen()
 
-    def refuse(self, turn: Turn | None, now: float, seconds: float | None) -> None:
+    def refuse(self, turn: Turn | None, now: float, seconds: float | None, *, age: float = 0.0) -> None:
         """The endpoint refused the request for its rate, or as overloaded.
 
         Args:
             turn: the request; None for one that went without asking.
             now: the time.
             seconds: for how long it wants to be left alone, if it says so.
+            age: how long ago a request without a turn was sent.
         """
-        if turn is None or turn.round == self.round:
+        is_news = now - age >= self._learned_at if turn is None or turn.key is None else turn.round == self.round
+        if is_news:
+            self._learned_at = now
             if turn is None or turn is not self._probe:  # a refused probe was let go too soon, not too fast
                 self.pace.refuse(now)
             self.round += 1
@@ -133,9 +137,6 @@ class Limiter:
 
     def end(self, turn: Turn, tokens: int | None = None) -> None:
         """The request is over; ``tokens`` is what it really used."""
-        if turn not in self._away:
-            return
-        del self._away[turn]
         if turn not in self._away:
             return
         del self._away[turn]

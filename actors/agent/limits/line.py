@@ -69,7 +69,7 @@ class Line:
         self._away: dict[int, Turn] = {}
         self._key_of: dict[Turn, int] = {}
         self._asks: list[Asking] = []
-        self._answers: list[Answered] = []
+        self._answers: list[tuple[float, Answered]] = []
         self._dropped: list[int] = []
         self._epoch: int | None = None
         self._offset: float | None = None
@@ -100,7 +100,7 @@ class Line:
                 return
             del self._key_of[turn]
             self._away.pop(key, None)
-        self._answers.append(Answered(key=key, kind=kind, **said))
+        self._answers.append((self._timing.monotonic(), Answered(key=key, kind=kind, **said)))
         self._say()
 
     def take_back(self) -> list[Turn]:
@@ -155,6 +155,7 @@ class Line:
             news.cancel()
 
     def _report(self) -> LimiterReport:
+        now = self._timing.monotonic()
         first = self._epoch is None
         asks = tuple(_asking(key, turn) for key, turn in self._waiting.items()) if first else tuple(self._asks)
         report = LimiterReport(
@@ -163,7 +164,7 @@ class Line:
             limits=self.limits if first else None,
             asks=asks,
             away=tuple(_asking(key, turn) for key, turn in self._away.items()) if first else (),
-            answers=tuple(self._answers),
+            answers=tuple(_aged(answer, now - when) for when, answer in self._answers),
             dropped=tuple(self._dropped),
             over=not (self._waiting or self._away),
         )
@@ -198,7 +199,7 @@ class Line:
         for granted in reply.grants:
             turn = self._waiting.pop(granted.key, None)
             if turn is None:  # given up meanwhile
-                self._answers.append(Answered(key=granted.key, kind="ended"))
+                self._answers.append((now, Answered(key=granted.key, kind="ended")))
                 self._news.set()
                 continue
             self._away[granted.key] = turn
@@ -223,7 +224,15 @@ class Line:
 
 
 def _asking(key: int, turn: Turn) -> Asking:
-    return Asking(key=key, share=None if turn.share is DEFAULT else turn.share, tokens=turn.tokens)
+    return Asking(key=key, share=None if turn.share is DEFAULT else turn.share, tokens=turn.tokens, again=turn.again)
+
+
+def _aged(answer: Answered, delay: float) -> Answered:
+    """What is said later than it was heard, as while the desk is being made."""
+    if answer.kind != "refused":
+        return answer
+    seconds = None if answer.seconds is None else max(answer.seconds - delay, 0.0)
+    return answer.evolve(age=answer.age + delay, seconds=seconds)
 
 
 Connect = Callable[[str, str], Exchange]

@@ -68,8 +68,10 @@ class Pace:
         self._meter.count(now)
         if self._found is None:
             return
-        elapsed, self._grown_at = min(now - self._grown_at, 1.0), now
+        elapsed, self._grown_at = min(now - self._grown_at, 1.0 + 1.0 / self._found), now
         refused = self._refused
+        if refused is not None and self._told is not None:
+            refused = max(refused, self._told * MARGIN / 2)  # what it tells is worth trying again soon
         if now - self._refused_at > FORGET:
             self._found = self._refused = None
         elif refused is None:

@@ -13,7 +13,7 @@ class _Fleet:
 
     def __init__(self) -> None:
         self.finish = 0.0
-        self.heap: list[tuple[int, int, Turn]] = []
+        self.heap: list[tuple[int, bool, int, Turn]] = []
 
 
 class FairQueue:
@@ -28,18 +28,17 @@ class FairQueue:
         self._fleets: dict[str, _Fleet] = {}
         self._now = 0.0
         self._order = itertools.count()
-        self._front = itertools.count(-1, -1)
         self._waiting = 0
 
     def __len__(self) -> int:
         return self._waiting
 
-    def push(self, turn: Turn, *, first: bool = False) -> None:
-        """Add a request; ``first``: it had its turn and missed it, so it goes before all others of its priority."""
+    def push(self, turn: Turn) -> None:
+        """Add a request."""
         fleet = self._fleets.setdefault(turn.share.fleet, _Fleet())
         if not fleet.heap:
             fleet.finish = max(fleet.finish, self._now)
-        heapq.heappush(fleet.heap, (-turn.share.priority, next(self._front if first else self._order), turn))
+        heapq.heappush(fleet.heap, (-turn.share.priority, not turn.again, next(self._order), turn))
         turn.waits = True
         self._waiting += 1
 
@@ -52,14 +51,14 @@ class FairQueue:
     def first(self) -> Turn | None:
         """Who is next."""
         fleet = self._next()
-        return fleet.heap[0][2] if fleet is not None else None
+        return fleet.heap[0][3] if fleet is not None else None
 
     def pop(self) -> Turn:
         """Let the next one go."""
         fleet = self._next()
         if fleet is None:
             raise IndexError("nobody waits")
-        turn = heapq.heappop(fleet.heap)[2]
+        turn = heapq.heappop(fleet.heap)[3]
         self.drop(turn)
         self._now = fleet.finish
         fleet.finish += 1.0 / turn.share.weight
@@ -68,7 +67,7 @@ class FairQueue:
     def _next(self) -> _Fleet | None:
         best: _Fleet | None = None
         for name, fleet in list(self._fleets.items()):
-            while fleet.heap and not fleet.heap[0][2].waits:
+            while fleet.heap and not fleet.heap[0][3].waits:
                 heapq.heappop(fleet.heap)
             if not fleet.heap:
                 if fleet.finish <= self._now:

@@ -19,6 +19,7 @@ class Turn:
         tokens: what it is expected to use.
         round: of the limiter when it was let go: what was learned since, its answer cannot tell.
         at: when it may be sent, on the limiter's clock.
+        again: it had its turn before, and missed it or was refused: it goes before the others of its fleet and priority.
         waits: it is in a queue.
         used: tokens that it really used, once that is known.
     """
@@ -28,5 +29,6 @@ class Turn:
     tokens: int = 0
     round: int = 0
     at: float = 0.0
+    again: bool = False
     waits: bool = False
     used: int | None = None

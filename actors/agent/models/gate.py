@@ -49,11 +49,12 @@ class wait_until:  # noqa: N801 - used like a function, in front of every model 
         on_wait: told how many seconds a request is going to wait for its turn, at least, if that is long.
     """
 
-    __slots__ = ("_before", "deadline", "on_wait")
+    __slots__ = ("_before", "again", "deadline", "on_wait")
 
     def __init__(self, deadline: float, on_wait: Callable[[float, str], Awaitable[None] | None] | None = None) -> None:
         self.deadline = deadline
         self.on_wait = on_wait
+        self.again = False
 
     def __enter__(self) -> None:
         self._before = _allowance.get()
@@ -124,7 +125,7 @@ class Gate:
             RateLimited: the endpoint is closed beyond the deadline; nothing was sent.
         """
         if not self._engaged:
-            return Turn(None, round=self._limiter.round)
+            return Turn(None, round=self._limiter.round, at=self._timing.monotonic())
         return await self._in_turn(tokens)
 
     def wait_for(self) -> float:
@@ -138,18 +139,21 @@ class Gate:
 
     def close(self, seconds: float) -> None:
         """The endpoint wants to be left alone for ``seconds``."""
-        self.refuse(Turn(None, round=self._limiter.round), seconds)
+        self.refuse(Turn(None, at=self._timing.monotonic()), seconds)
 
     def refuse(self, admission: Turn, seconds: float | None, told: Told | None = None) -> None:
         """The endpoint refused the request, and wants to be left alone for ``seconds`` if it says so."""
+        if (allowance := _allowance.get()) is not None:
+            allowance.again = True  # whoever tries again is not sent to the end of the queue
         with self._lock:
             line = self._line_here() if self._exchange is not None else None
             if told is not None:
                 self._limiter.tell(told)
-            self._limiter.refuse(admission, self._timing.monotonic(), seconds)
+            now = self._timing.monotonic()
+            self._limiter.refuse(admission, now, seconds, age=now - admission.at)
             self._engaged = True
         if line is not None:
-            line.answer(admission, "refused", seconds=seconds, **_named(told))
+            line.answer(admission, "refused", seconds=seconds, age=now - admission.at, **_named(told))
         self._changed(closed=True)
 
     def settle(self, admission: Turn, told: Told | None = None) -> None:
@@ -189,7 +193,7 @@ class Gate:
         allowance = _allowance.get()
         deadline = allowance.deadline if allowance is not None else now + self._patience
         self._refuse_beyond(deadline, now)
-        turn = Turn(next(_keys), current_share() or DEFAULT, tokens)
+        turn = Turn(next(_keys), current_share() or DEFAULT, tokens, again=allowance is not None and allowance.again)
         closed = max(self._closed_until() - now, 0.0)
         if allowance is not None and allowance.on_wait is not None and (wait := self.wait_for()) > QUIET_SECONDS:
             told = allowance.on_wait(
@@ -209,7 +213,7 @@ class Gate:
         while True:
             self._waiters[turn] = waiter = _Waiter(loop, deadline)
             try:
-                self._queue(turn, first=missed > 0)
+                self._queue(turn)
                 await waiter.future
                 if (early := turn.at - self._timing.monotonic()) > 0:
                     await self._timing.sleep(early)
@@ -222,14 +226,15 @@ class Gate:
             if self._timing.monotonic() - turn.at <= LATE_SECONDS or missed >= MISSED:
                 return
             self._leave(turn)
+            turn.again = True
 
-    def _queue(self, turn: Turn, *, first: bool) -> None:
+    def _queue(self, turn: Turn) -> None:
         with self._lock:
             line = self._line_here() if self._exchange is not None else None
             if line is not None and not self._alone(line):
                 line.ask(turn)
                 return
-            self._limiter.ask(turn, first=first)
+            self._limiter.ask(turn)
         self._changed()
 
     def _leave(self, turn: Turn) -> None:

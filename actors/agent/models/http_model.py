@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar, cast
 import httpx
 from httpx_sse import EventSource, ServerSentEvent
 
-from ....protocol.errors import BadRequest, MalformedResponse, ModelError, Overloaded, RateLimited
+from ....protocol.errors import BadRequest, ConfigurationError, MalformedResponse, ModelError, Overloaded, RateLimited
 from ....protocol.messages import Message, ModelChunk, ModelResponse
 from ..limits.turns import Turn
 from ..timing import SYSTEM, Timing
@@ -84,6 +84,8 @@ class HttpModel(ABC, Generic[S]):
         transport: httpx.AsyncBaseTransport | None = None,
         **settings: Any,
     ) -> None:
+        if "api_keys" in settings:
+            raise ConfigurationError("a model object has one api_key; api_keys is for a model given as text, 'provider:name'")
         known, self._defaults = split_settings(provider, settings, self._settings_class)
         self._settings = cast(S, known)
         url = parse_base_url(self._settings.base_url, provider)
@@ -115,6 +117,10 @@ class HttpModel(ABC, Generic[S]):
     def endpoint(self) -> str:
         """The address and a digest of the account: what fails together has this in common."""
         return f"{self._endpoint.address}#{self._endpoint.account[:12]}"
+
+    def wait_for(self) -> float:
+        """Seconds that a request which comes now waits for this account's limits, at least."""
+        return self._gate.wait_for()
 
     @property
     def native_tools(self) -> bool:

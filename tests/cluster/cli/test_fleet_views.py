@@ -73,3 +73,45 @@ def test_rm_deletes_a_fleet(umbel: Umbel, fleets: Callable[..., None]) -> None:
     assert umbel("fleet", "rm", "old").stdout == "old: deleted\n"
     again = umbel("fleet", "rm", "old", "--json")
     assert (again.exit_code, json.loads(again.stdout)) == (1, {"deleted": {"old": False}})
+
+
+MENDED = """
+from types import SimpleNamespace
+
+
+class Mended:
+    async def arun(self, prompt, **options):
+        metrics = SimpleNamespace(total_tokens=1, cost_usd=None)
+        return SimpleNamespace(message="mended", success=True, stop_reason="complete", metrics=metrics, error=None)
+
+
+mended = Mended()
+"""
+
+
+def test_retry_failed_runs_what_is_not_ok_and_nothing_else(umbel: Umbel, workplace: Path) -> None:
+    (workplace / "cli_mended.py").write_text(MENDED)
+    prompts = ["fine", "raise", "fail", "fine", "raise"]
+    lines = [json.dumps({"id": f"t{n}", "prompt": prompt}) + "\n" for n, prompt in enumerate(prompts)]
+    (workplace / "tasks.jsonl").write_text("".join(lines))
+    (workplace / "triage.yaml").write_text("agent: cli_agents:echo\ntasks: tasks.jsonl\nruntime: inline\nretries: 0\n")
+    assert umbel("fleet", "run", "triage.yaml", "-q").exit_code == 1
+    (workplace / "cli_agents.py").write_text(MENDED.replace("mended = ", "echo = "))
+    options = ("--agent", "cli_mended:mended", "--runtime", "inline", "--json")
+    first = umbel("fleet", "retry-failed", "triage", "--error", "no luck", *options)
+    assert (first.exit_code, json.loads(first.stdout)["total"]) == (0, 2), first.output
+    facts = json.loads(umbel("fleet", "report", "triage", "--json").stdout)
+    assert facts["counts"] == {"ok": 4, "failed": 1}
+    assert umbel("fleet", "report", "triage", "--export", "results.jsonl").exit_code == 0
+    without = umbel("fleet", "retry-failed", "results.jsonl", *options)
+    assert (without.exit_code, "give --tasks and --agent" in without.stderr) == (2, True)
+    second = umbel("fleet", "retry-failed", "results.jsonl", "--tasks", "tasks.jsonl", *options)
+    assert (second.exit_code, json.loads(second.stdout)["total"]) == (0, 1), second.output
+    answers = [json.loads(line) for line in (workplace / "results.jsonl").read_text().splitlines()]
+    assert sorted((line["id"], line["message"]) for line in answers) == [
+        ("t0", "FINE"), ("t1", "mended"), ("t2", "mended"), ("t3", "FINE"), ("t4", "mended"),
+    ]  # fmt: skip
+    nothing = umbel("fleet", "retry-failed", "results.jsonl", "--tasks", "tasks.jsonl", *options)
+    assert (nothing.exit_code, "nothing of results.jsonl is to be retried" in nothing.stderr) == (0, True)
+    assert umbel("fleet", "retry-failed", "triage", "--status", "ok").exit_code == 2
+    assert umbel("fleet", "retry-failed", "triage", "--error", "(").exit_code == 2
