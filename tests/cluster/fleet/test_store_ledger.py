@@ -30,10 +30,21 @@ from umbel.protocol.storage import TakeLease
 FINISHED = Ending(state="finished")
 
 
-@pytest.fixture(params=["sqlite", "file", "redis"])
+FAST = ("sqlite", "file", "redis")
+SERVERS = tuple(pytest.param(name, marks=pytest.mark.chaos) for name in ("postgres", "s3"))
+
+
+@pytest.fixture(params=[*FAST, *SERVERS])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Every store that outlives its process, one after the other."""
+    own = uuid4().hex
     if request.param == "redis":
-        return f"{request.getfixturevalue('redis_server').url}/2?prefix={uuid4().hex}:"
+        return f"{request.getfixturevalue('redis_server').url}/2?prefix={own}:"
+    if request.param == "postgres":
+        return f"{request.getfixturevalue('postgres_server').url}?schema=f{own[:12]}"
+    if request.param == "s3":
+        request.getfixturevalue("s3_credentials")
+        return f"s3://umbel/{own}?endpoint={request.getfixturevalue('s3_server').endpoint}"
     return f"{request.param}:///{tmp_path}/fleets"
 
 
