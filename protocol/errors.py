@@ -565,6 +565,7 @@ __all__ = [
     "HandoffCycle",
     "InvalidArguments",
     "InvalidUpdate",
+    "JobServerError",
     "JudgeFailed",
     "MalformedResponse",
     "MemberFailed",

@@ -110,6 +110,20 @@ def head(folder: Path) -> Iterator[str]:
         shutil.rmtree(temp, ignore_errors=True)
 
 
+BARE = """
+import ray, sys, time
+ray.init(address="local", include_dashboard=False, log_to_driver=False)
+ray.get(ray.remote(lambda: None).remote())
+time.sleep(float(sys.argv[1]))
+"""
+
+
+def bare(folder: Path, seconds: str) -> subprocess.Popen[bytes]:
+    """The same without Umbel: a script that starts a local Ray, as a yardstick."""
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen([sys.executable, "-c", BARE, seconds], cwd=folder, stdout=nowhere, stderr=nowhere)
+
+
 def umbel(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
     variables = {**os.environ, "RAY_AUTH_MODE": "disabled", "UMBEL_HOME": str(folder / "home"), **environment}
     return subprocess.Popen(
@@ -145,13 +159,14 @@ def run_jobs(address: str, count: int, entrypoint: str, folder: Path) -> int:
         time.sleep(0.5)
 
 
-def run_locally(count: int, folder: Path) -> None:
+def run_locally(count: int, folder: Path, *, ours: bool) -> None:
     """Every second one gets Ctrl-C in its midst."""
     for number in range(count):
         interrupted = number % 2 == 1
         name = f"local-{number}"
         arguments = ["fleet", "run", "tasks.jsonl", "--agent", "short:agent", "--out", f"{name}.jsonl", "--runtime", "local"]
-        process = umbel(folder, *arguments, DELAY="60" if interrupted else "0")
+        delay = "60" if interrupted else "0"
+        process = umbel(folder, *arguments, DELAY=delay) if ours else bare(folder, delay)
         if interrupted:
             time.sleep(8)
             process.send_signal(signal.SIGINT)
@@ -171,8 +186,11 @@ def main() -> None:
         (folder / "short.py").write_text(AGENT)
         (folder / "tasks.jsonl").write_text("".join(json.dumps({"id": str(n), "prompt": "go"}) + "\n" for n in range(10)))
         before = below()
-        run_locally(options.runs, folder)
-        found["local runs, half of them interrupted"] = dict(settled(before))
+        run_locally(options.runs, folder, ours=False)
+        found["scripts that start a local Ray, half of them interrupted: Ray's own"] = dict(settled(before))
+        before = below()
+        run_locally(options.runs, folder, ours=True)
+        found["umbel fleet run on a local Ray, half of them interrupted"] = dict(settled(before))
         out = folder / "out"
         out.mkdir()
         fleet = (
@@ -188,8 +206,8 @@ def main() -> None:
             found[f"{done} jobs that run a fleet"] = dict(settled(before))
         lines = sum(len(file.read_text().splitlines()) for file in out.glob("*.jsonl"))
     print(json.dumps({"results": lines, "left behind": found}, indent=2))
-    local, ray_only, fleets = map(Counter, found.values())
-    own = local + (fleets - ray_only)
+    scripts, local, ray_only, fleets = map(Counter, found.values())
+    own = (local - scripts) + (fleets - ray_only)
     if options.check:
         right = not own and lines == 10 * options.jobs and done == options.jobs
         print(

@@ -96,8 +96,9 @@ def run(
     """  # noqa: D301 - typer needs the real \b
     set_up_logging(verbose, quiet=quiet)
     from ...actors.secrets import use_references
+    from ...protocol.errors import ConfigurationError
     from ..fleet import Fleet, runtime_of
-    from ..job_context import current_job_id
+    from ..job_context import current_job_id, is_fleeting
     from ..runtime import Runtime
 
     given = {
@@ -124,8 +125,13 @@ def run(
     use_references(spec.secrets)
     if spec.name is not None and current_job_id() is not None:
         resume = not overwrite  # a job that is submitted again goes on
+        if is_fleeting(spec.store):
+            raise ConfigurationError(
+                f"store {spec.store}: that is in the job's own folder, which Ray deletes; give an absolute path, or a server"
+            )
     with runtime_of(spec) or Runtime() as where:
         fleet = Fleet.from_spec(spec, runtime=where)
+        _warn_of_loss(fleet.checkpointer)
         if dry_run:
             plan = where.run_sync(fleet.plan())
             typer.echo(plan.model_dump_json() if as_json else plan.text())
@@ -133,6 +139,17 @@ def run(
         report = where.run_sync(fleet.run_until_signal(resume=resume, overwrite=overwrite, progress=not quiet, keep=False))
     show(report, as_json=as_json, quiet=quiet)
     raise typer.Exit(report.exit_code)
+
+
+def _warn_of_loss(checkpointer: str | None) -> None:
+    from ..job_context import is_fleeting
+
+    if is_fleeting(checkpointer):
+        typer.echo(
+            f"umbel: the agent's checkpointer {checkpointer} is in the job's own folder, which Ray deletes: tasks that a stop "
+            "suspends begin anew; give it an absolute path, or a server",
+            err=True,
+        )
 
 
 def _read(what: str, given: dict[str, Any], budget: dict[str, Any]) -> FleetSpec:

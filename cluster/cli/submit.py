@@ -63,6 +63,8 @@ def submit(
     spec = FleetSpec.read(fleet, name=name, store=store, grace=grace)
     folder = _folder(fleet, spec, working_dir)
     where = options.server_address(address)
+    store = _store(spec, store, local=is_local(where))
+    spec = spec.model_copy(update={"store": store or spec.store})
     submission = _describe(
         spec,
         fleet,
@@ -129,6 +131,7 @@ def _describe(
     reserved = ("entrypoint_num_cpus", "entrypoint_num_gpus", "entrypoint_resources")
     return Submission(
         name=fleet_name,
+        content=fleet.read_text(encoding="utf-8-sig"),
         arguments=tuple(arguments),
         working_dir=folder,
         store=spec.store,
@@ -144,6 +147,14 @@ def _describe(
         ship=ship,
         python=python,
     )
+
+
+def _store(spec: FleetSpec, given: str | None, *, local: bool) -> str | None:
+    """The URL for the job's command line: what was given, or a path that means another file in the job's own folder."""
+    from ...actors.checkpoints.registry import is_shared, resolve_url
+
+    url = given or spec.store
+    return resolve_url(url) if url is not None and local and not is_shared(url) else given
 
 
 def _files(spec: FleetSpec, *, local: bool) -> list[str]:

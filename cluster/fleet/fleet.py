@@ -173,6 +173,11 @@ class Fleet:
         fleet._described = spec
         return fleet
 
+    @property
+    def checkpointer(self) -> str | None:
+        """URL of the store that the agent keeps its threads in, if it does."""
+        return getattr(self._agent, "checkpointer", None)
+
     async def plan(self, tasks: Tasks | None = None, *, limit: int | None = None, **choice: int | None) -> Plan:
         """What :meth:`run` would do, as far as can be told without running anything: see :class:`Plan`."""
         spec = self._described

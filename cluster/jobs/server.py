@@ -15,6 +15,7 @@ FINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 ANSWER_SECONDS = 5.0
 READY_SECONDS = 30.0
 LEAST_RAY = (2, 60)
+_PASSING = ("no available agent", "disconnected", "connect", "timeout")
 _CHATTY = (  # they tell about every upload and every closed connection
     "ray.dashboard.modules.dashboard_sdk",
     "ray.dashboard.modules.job.sdk",
@@ -46,9 +47,11 @@ class JobServer:
     def submit(self, *, clock: Callable[[], float] = time.monotonic, **job: Any) -> bool:
         """Submit a job under its ``submission_id``; False if the server has one of that id already.
 
-        A server that has just started answers before it can run jobs; it is asked again for half a minute.
+        A server that has just started answers before it can run jobs, and one with much to do drops a request: it is asked
+        again for half a minute. It may have taken the job before it went away; then the id is ours.
         """
         patience = clock() + READY_SECONDS
+        asked = False
         while True:
             try:
                 with _explained(self.address):
@@ -56,9 +59,10 @@ class JobServer:
                     return True
             except JobServerError as error:
                 if "already exists" in str(error):
-                    return False
-                if "agent" not in str(error).lower() or clock() > patience:
+                    return asked
+                if not any(sign in str(error).lower() for sign in _PASSING) or clock() > patience:
                     raise
+                asked = "No available agent" not in str(error)
                 time.sleep(0.5)
 
     def jobs(self) -> list[Any]:

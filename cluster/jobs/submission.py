@@ -44,6 +44,7 @@ class Submission:
         name: of the fleet.
         arguments: of ``umbel``, as on a command line.
         working_dir: the folder that is sent; the job runs in it.
+        content: the fleet's file.
         store: URL of the fleet's ledger, None for the default one of the driver's node.
         secrets: references by name.
         env_vars: further environment of the job; no secrets.
@@ -59,6 +60,7 @@ class Submission:
     name: str
     arguments: tuple[str, ...]
     working_dir: Path
+    content: str = ""
     store: str | None = None
     secrets: Mapping[str, str] = field(default_factory=dict)
     env_vars: Mapping[str, str] = field(default_factory=dict)
@@ -74,8 +76,15 @@ class Submission:
 
     @property
     def digest(self) -> str:
-        """What tells two submissions of one name apart: 12 hexadecimal digits of what runs, not of the files."""
-        plain = [self.arguments, self.store, sorted(self.secrets.items()), sorted(self.env_vars.items()), self.pip]
+        """What tells two submissions of one name apart: 12 hexadecimal digits of what is to run."""
+        plain = [
+            self.arguments,
+            self.content,
+            self.store,
+            sorted(self.secrets.items()),
+            sorted(self.env_vars.items()),
+            self.pip,
+        ]
         return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:12]
 
 
@@ -115,6 +124,10 @@ def submit(server: JobServer, submission: Submission) -> Submitted:
             runtime_env=runtime_env,
             metadata={**submission.metadata, **_metadata(submission)},
             **submission.resources,
+        )
+    if not new and (known := server.info(job_id)) is not None and known.status.value in FINAL:
+        raise ConfigurationError(
+            f"job {job_id} has ended ({known.status.value}) and Ray takes an id only once; leave --id out, or choose another"
         )
     return Submitted(job_id, new=new)
 

@@ -52,7 +52,7 @@ def test_it_says_what_it_is(cls: type[UmbelError]) -> None:
 
 def test_codes_are_unique_and_every_class_is_exported() -> None:
     assert len({cls.code for cls in TREE}) == len(TREE)
-    assert {*errors.__all__} == {"from_wire", *(cls.__name__ for cls in TREE)}
+    assert {*errors.__all__} == {"from_wire", "error_codes", *(cls.__name__ for cls in TREE)}
 
 
 def test_errors_are_the_builtin_kinds_that_people_catch() -> None:

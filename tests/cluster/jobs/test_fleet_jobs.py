@@ -233,4 +233,11 @@ def test_a_driver_that_was_killed_is_lost_and_the_store_answers_without_a_cluste
         assert (done.exit_code, json.loads(done.stdout)["state"]) == (1, "lost")
     listed = place.on_cluster("jobs", "list")["jobs"]
     assert next(each for each in listed if each["job_id"] == job)["state"] == "lost"
+    waiting = client.submit_job(entrypoint="true", entrypoint_num_cpus=99)
+    held = place.umbel("jobs", "stop", waiting, "--address", place.server)
+    assert (held.exit_code, "is PENDING" in held.stderr, "Ray cannot stop a job before it starts" in held.stderr) == (
+        1,
+        True,
+        True,
+    )
     assert place.umbel("jobs", "status", "killed-9", "--address", place.server).exit_code == 2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from umbel.cluster.fleet.record import FleetRecord
-from umbel.cluster.job_context import JOB_CONFIG, current_job_id
+from umbel.cluster.job_context import JOB_CONFIG, current_job_id, is_fleeting
 from umbel.cluster.jobs import submission as module
 from umbel.cluster.jobs.environment import looks_secret
 from umbel.cluster.jobs.outcome import standing_of
@@ -25,6 +25,9 @@ class Server:
         self.address, self.version = "http://10.0.0.1:8265", "2.60.0"
         self.table: list[Any] = []
         self.taken = set(taken)
+
+    def info(self, job_id: str) -> Any:
+        return None
 
     def jobs(self) -> list[Any]:
         return list(self.table)
@@ -177,3 +180,23 @@ def test_which_clusters_are_on_this_machine(address: str, local: bool) -> None:
 def test_an_address_that_does_not_answer_is_said_at_once(address: str, expected: str) -> None:
     with pytest.raises(ConfigurationError, match=expected):
         JobServer(address)
+
+
+def test_an_id_of_a_job_that_has_ended_cannot_be_used_again(tmp_path: Path) -> None:
+    server: Any = Server("mine")
+    server.info = lambda job_id: SimpleNamespace(status=SimpleNamespace(value="STOPPED"))
+    with pytest.raises(ConfigurationError, match=r"job mine has ended \(STOPPED\) and Ray takes an id only once"):
+        submit(server, fleet(tmp_path, submission_id="mine"))
+
+
+def test_stores_in_the_folder_of_a_job_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = {JOB_CONFIG: '{"metadata": {"job_submission_id": "triage-1"}}'}
+    folder = tmp_path / "working_dir_files" / "_ray_pkg_1"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    assert is_fleeting("sqlite:///fleets.sqlite", job)
+    assert is_fleeting(f"file:///{folder}/threads", job)
+    assert not is_fleeting("sqlite:///fleets.sqlite", {})
+    assert not is_fleeting(f"sqlite:///{tmp_path}/fleets.sqlite", job)
+    assert not is_fleeting("redis://store", job)
+    assert not is_fleeting(None, job)
