@@ -59,3 +59,10 @@ def test_the_rate_is_that_of_the_last_half_minute() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0.2, "0s"), (59.4, "59s"), (61, "1m01s"), (3725, "1h02m"), (360000, "100h00m")])
 def test_durations(seconds: Any, text: Any) -> None:
     assert duration(seconds) == text
+
+
+def test_a_line_says_what_a_fleet_waits_for_and_what_it_may_still_use() -> None:
+    line = describe(Snapshot(total=10, done=1, running=9, waiting=7, deadline_s=3_700, budget="40% of 1,000 tokens"))
+    assert "deadline in 1h01m, 9 running, 7 waiting for rate limits, 0 failed" in line
+    assert line.endswith("budget: 40% of 1,000 tokens")
+    assert "waiting" not in describe(Snapshot(waiting=0)) and "deadline" not in describe(Snapshot())
