@@ -24,12 +24,13 @@ from .durations import read_deadline
 from .hedging import Hedge, check_idempotent
 from .ledger import Ledger
 from .opening import check_name, open_ledger
+from .outputs import Out, check_out, paths_of
 from .plan import Plan, make_plan
 from .priority import read_priority
 from .progress import Reporter, Snapshot, choose_reporter
 from .quarantine_file import QuarantineFile
 from .results import FleetInterrupted, FleetReport
-from .results_file import OUT_EXISTS, ResultsFile
+from .results_file import ResultsFile
 from .retry import Backoff, Retries
 from .runner import FleetRun
 from .settings import Runnable, Settings
@@ -39,7 +40,6 @@ from .spec import FleetSpec
 from .where import runtime_of
 
 Progress = bool | Reporter | Callable[[Snapshot], Any]
-Out = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 GRACE_SECONDS = 10.0
 
 
@@ -265,11 +265,11 @@ class Fleet:
             tasks = described.tasks if tasks is None else tasks
             out = described.out if out is None else out
             limit = described.limit if limit is None else limit
-        paths = _paths(out)
+        paths = paths_of(out)
         source = self._open(tasks, **self._chosen({"sample": sample, "shuffle_seed": shuffle_seed}))
         try:
             for path in paths:
-                _check_out(path, source.path, keep_going=resume or overwrite)
+                check_out(path, source.path, keep_going=resume or overwrite)
             if source.needs_ray:
                 self._join_ray(source.name)
             await source.check()
@@ -402,15 +402,6 @@ def _field(name: str) -> Iterator[None]:
         raise ConfigurationError(f"{name}: {error}") from None
 
 
-def _paths(out: Out | None) -> list[Path]:
-    if out is None:
-        return []
-    paths = [Path(out)] if isinstance(out, str | os.PathLike) else [Path(one) for one in out]
-    if len({path.absolute() for path in paths}) < len(paths):
-        raise ConfigurationError(f"out names a file twice: {', '.join(map(str, paths))}")
-    return paths
-
-
 def _keeps_threads(agent: Runnable) -> bool:
     """Whether its runs can be stored."""
     return isinstance(agent, actors.Runnable) and getattr(agent, "checkpointer", None) is not None
@@ -422,10 +413,3 @@ def _default_grace() -> float:
         return max(1.0, float(os.environ["RAY_JOB_STOP_WAIT_TIME_S"]) - 1.0)
     except (KeyError, ValueError):
         return GRACE_SECONDS
-
-
-def _check_out(out: Path, tasks: Path | None, *, keep_going: bool) -> None:
-    if tasks is not None and out.exists() and out.samefile(tasks):
-        raise ConfigurationError(f"{out} is the tasks file; choose another file for the results")
-    if not keep_going and out.is_file() and out.stat().st_size:
-        raise ConfigurationError(f"{out} {OUT_EXISTS}")
