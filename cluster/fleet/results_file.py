@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
@@ -70,11 +70,11 @@ class ResultsFile:
 
     def put(self, result: TaskResult, *, includes_earlier: bool = False) -> None:
         """Take a result; it is written as soon as the batch before it is."""
-        self.put_line(result.line())
+        self.put_lines((result.line(),))
 
-    def put_line(self, line: bytes) -> None:
-        """The same for a result that is a line already."""
-        self._lines.append(line)
+    def put_lines(self, lines: Iterable[bytes]) -> None:
+        """The same for results that are lines already."""
+        self._lines.extend(lines)
         if len(self._lines) >= _BACKLOG:
             self._room.clear()
         if self._writing is None and self._error is None:

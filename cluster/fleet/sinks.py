@@ -57,8 +57,8 @@ class JsonLinesSink:
     async def add(self, lines: Sequence[bytes]) -> None:
         """See :meth:`Sink.add`."""
         assert self._file is not None
-        for line in lines:
-            self._file.put_line(line + b"\n")
+        if lines:
+            self._file.put_lines((b"\n".join(lines) + b"\n",))
         await self._file.room()
 
     async def close(self, store: Store, name: str) -> None:

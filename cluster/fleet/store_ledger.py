@@ -117,7 +117,8 @@ class StoreLedger:
         if self._stored.others:
             self._supersede(id_hash(result.id), includes_earlier=includes_earlier)
         self._counts[result.status] += 1
-        self._retries += max(0, result.attempts - 1)
+        if result.attempts > 1:
+            self._retries += result.attempts - 1
         self._tokens += result.tokens
         if result.cost_usd is not None:
             self._cost = (self._cost or 0.0) + result.cost_usd

@@ -49,7 +49,7 @@ class TestNormalising:
         assert set(STOP_REASONS) == {
             "complete", "terminal_tool", "confidence_met", "max_iterations", "tool_loop", "no_tools", "grounding_failed",
             "token_budget", "cost_budget", "time_budget", "context_exhausted", "interrupted", "error", "cancelled",
-            "tool_errors", "empty_reply",
+            "tool_errors", "empty_reply", "suspended",
         }  # fmt: skip
 
     @pytest.mark.spec("LOOP-117", "LOOP-119", "TERM-20", "TERM-21")
