@@ -12,7 +12,7 @@ from typing import Any
 from ...protocol.errors import ConfigurationError, DeadlineExceeded, JobServerError
 
 FINAL = ("SUCCEEDED", "FAILED", "STOPPED")
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 10.0
 READY_SECONDS = 30.0
 LEAST_RAY = (2, 60)
 _PASSING = ("no available agent", "disconnected", "connect", "timeout")
