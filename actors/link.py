@@ -68,7 +68,7 @@ class Link:
         patience: float | None = None,
     ) -> None:
         self.peer = peer
-        self.stats = {"messages": 0, "frames": 0, "polls": 0, "restarts": 0}
+        self.stats = {"messages": 0, "frames": 0, "polls": 0, "restarts": 0, "bytes_out": 0, "bytes_in": 0}
         self._name = name
         self._session = (epoch, 0)  # this side's epoch, and the peer's, once it is known
         self._transport = transport
@@ -295,7 +295,9 @@ class Link:
     def _hand_over(self, session: tuple[int, int], frame: int, attempt: int, wire: list[Any], large: list[bytes]) -> _Answer:
         self.stats["frames"] += 1
         head = (FRAME_VERSION, self._name, *session, frame, attempt, self._requests.cursor, wire)
-        return asyncio.ensure_future(self._transport.deliver(pack(head), large))
+        packed = pack(head)
+        self.stats["bytes_out"] += len(packed) + sum(map(len, large))
+        return asyncio.ensure_future(self._transport.deliver(packed, large))
 
     async def _answered(self, sent: _Sent) -> None:
         """Wait for a frame's answer; it is resent until this incarnation of the peer has it."""
@@ -369,6 +371,7 @@ class Link:
                 await self._renew(session, status)
 
     def _receive(self, session: tuple[int, int], data: bytes, large: Sequence[bytes]) -> int:
+        self.stats["bytes_in"] += len(data) + sum(map(len, large))
         _, epoch, status, first, envelopes = read_frame(data, int, int, int, list)
         if status == STALE_SENDER and session[0] == self._session[0]:
             raise StaleEpoch(f"{self.peer} knows a newer incarnation of {self._name}; this one must stop", peer=self.peer)

@@ -12,8 +12,10 @@ from typing import Any
 import psutil
 
 from ..actors.agent.actor import AgentActor
+from ..actors.agent.models.gate import configure_limits
 from ..actors.bundling import Bundling
 from ..actors.checkpoints.actor import CheckpointerActor
+from ..actors.checkpoints.by_thread import ByThread
 from ..actors.definitions import Definitions
 from ..actors.frames import Channel, Transport
 from ..actors.link import Link, LocalLink
@@ -95,6 +97,7 @@ class Cell:
             self._runs = lambda: supervisor.active
             self._supervisor = supervisor
         if AGENT in roles:
+            configure_limits(topology.limits)
             agent = AgentActor(definitions)
             self.mailbox.on(ThinkRequest, agent.think)
             self.mailbox.on(ForgetRuns, agent.forget)
@@ -174,7 +177,7 @@ class Directory:
         self._connect = connect
         self._definitions = definitions
         self._local = LocalLink(mailbox)
-        self._saves: Bundling | None = None
+        self._saves: Channel | None = None
         self._replicas = Replicas(topology.patience_seconds)
 
     def agent(self, agent: Any, run_id: str, attempt: int = 0) -> Channel:
@@ -195,11 +198,12 @@ class Directory:
         return self._channel(SUPERVISOR, "default", shard_of(run_id, self.topology.supervisors or 1))
 
     def checkpointer(self) -> Channel:
-        channel = self._channel(CHECKPOINTER, "default", 0)
-        if channel is self._local:
-            return channel
+        if self._connect is None or CHECKPOINTER in self._roles:
+            return self._local
         if self._saves is None:
-            self._saves = Bundling(channel, (SaveCheckpoint, LoadCheckpoint, RecordCalls))
+            links = [self._channel(CHECKPOINTER, "default", shard) for shard in range(self.topology.checkpointers)]
+            bundles = [Bundling(link, (SaveCheckpoint, LoadCheckpoint, RecordCalls)) for link in links]
+            self._saves = bundles[0] if len(bundles) == 1 else ByThread(bundles, shard_of)
         return self._saves
 
     def register(self, agent: Any) -> str:

@@ -6,22 +6,25 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError, RayTaskError
 
+from ..actors.agent.limits.line import use
 from ..actors.ambient import mark_process
 from ..actors.definitions import Definitions
 from ..actors.frames import Frames, Unreachable
+from ..actors.secrets import use_references
 from ..protocol.config import Topology
 from ..protocol.errors import PeerLost, RemoteError, UmbelError
 from ..protocol.handles import RunsListed
 from .cell import CHECKPOINTER, SUPERVISOR, Cell
 from .collector import relax
 from .gcs_register import GcsRegister
+from .limiter import connect
 from .logs import LogSettings, open_log
 from .named_actors import NAMESPACE, actor_name
 from .node_drain import deadline_of, leave_in_time
@@ -54,6 +57,7 @@ class Host:
         secret: what peers must know to connect directly.
         address: where to listen for them; None is this node's own.
         detached: the runtime outlives the driver that started it.
+        secrets: where this process finds secrets: references by name.
     """
 
     def __init__(
@@ -66,9 +70,12 @@ class Host:
         secret: bytes,
         address: str | None,
         detached: bool = False,
+        secrets: Mapping[str, str] | None = None,
     ) -> None:
+        use_references(secrets or {})
         self._epoch = time.time_ns()
         mark_process("an actor of a runtime")
+        use(connect)
         self._settings = {"topology": topology, "secret": secret.hex(), "detached": detached}
         self._log = open_log(LogSettings.model_validate_json(logs), namespace, name)
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ..actors.secrets import references
 from ..protocol.config import Placement, Topology
 from ..protocol.errors import ConfigurationError, DeadlineExceeded, RestartsExceeded, UmbelError
 from .cell import AGENT, CHECKPOINTER, SUPERVISOR, TOOLS
@@ -211,7 +212,8 @@ class RayActors:
             self._create(f"{AGENT}/default/{shard}", [AGENT])
         for shard in range(shape.tool_executors):
             self._create(f"{TOOLS}/default/{shard}", [TOOLS])
-        self._create(f"{CHECKPOINTER}/default/0", [CHECKPOINTER])
+        for shard in range(shape.checkpointers):
+            self._create(f"{CHECKPOINTER}/default/{shard}", [CHECKPOINTER])
         ray.get([handle.hello.remote() for handle in self._handles.values()], timeout=START_SECONDS)
 
     def _create_pool(self, role: str, placement: Placement) -> None:
@@ -250,6 +252,7 @@ class RayActors:
                 self.secret,
                 LOOPBACK if self._watcher is not None else None,  # a local Ray has no other machine
                 self._detached,
+                references(),
             )
         except ValueError as error:
             if "already taken" not in str(error):

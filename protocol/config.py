@@ -60,6 +60,20 @@ class Placement(Settings):
         return "-".join(part for part in parts if part)
 
 
+class Limits(Settings):
+    """What an endpoint allows one account. None is unknown, and then found out from its answers.
+
+    Attributes:
+        requests_per_minute: requests, sent evenly spread.
+        tokens_per_minute: tokens of prompts and replies together.
+        concurrency: requests in flight.
+    """
+
+    requests_per_minute: float | None = Field(default=None, gt=0)
+    tokens_per_minute: float | None = Field(default=None, gt=0)
+    concurrency: int | None = Field(default=None, ge=1)
+
+
 class Topology(Settings):
     """Which actors exist, and which share a process.
 
@@ -67,6 +81,9 @@ class Topology(Settings):
         supervisors: supervisor shards; None chooses one, or one per core when agents are colocated.
         agents: shared agent actors (unused when colocated).
         tool_executors: actors of the default tool pool.
+        checkpointers: actors that store runs' steps, a thread always by the same one. More than one are of use where many
+            durable runs are in progress, on a store that all nodes reach (Redis, PostgreSQL, S3); what is on one node's disk
+            or in memory is the first one's alone.
         colocate_agents: put a run's agent beside its supervisor: one hop (~1 ms) less per model call.
         resources: custom resources that every actor without a placement of its own reserves: it then sits on a node that
             has them, for example not on the head.
@@ -84,11 +101,13 @@ class Topology(Settings):
             their end.
         kept_bytes: events and outcomes of a supervisor altogether; beyond it finished runs are dropped, the oldest first,
             then the oldest events of the run that tells the next one.
+        limits: of model endpoints, by provider prefix (``openai``) or base URL; each account has them, in the whole cluster.
     """
 
     supervisors: int | None = Field(default=None, ge=1)
     agents: int = Field(default=1, ge=1)
     tool_executors: int = Field(default=1, ge=1)
+    checkpointers: int = Field(default=1, ge=1)
     colocate_agents: bool = False
     resources: Mapping[str, float] = Field(default_factory=dict)
     labels: Mapping[str, str] = Field(default_factory=dict)
@@ -105,6 +124,7 @@ class Topology(Settings):
     kept_runs: int = Field(default=1_000, ge=0)
     kept_seconds: float = Field(default=3_600.0, gt=0)
     kept_bytes: int = Field(default=256 * 1024 * 1024, ge=1)
+    limits: Mapping[str, Limits] = Field(default_factory=dict)
 
 
 class AgentConfig(Settings):

@@ -16,9 +16,10 @@ from .url import StoreUrl, file_url, shown
 StoreFactory = Callable[[str], Store]
 _FACTORIES: dict[str, StoreFactory] = {}
 _FILE_SCHEMES: set[str] = set()
+_SHARED_SCHEMES: set[str] = set()
 
 
-def register_store(scheme: str, factory: StoreFactory, *, file: bool = False) -> None:
+def register_store(scheme: str, factory: StoreFactory, *, file: bool = False, shared: bool = False) -> None:
     """Make ``scheme://...`` URLs open with ``factory``; a scheme that exists is replaced.
 
     Args:
@@ -26,14 +27,21 @@ def register_store(scheme: str, factory: StoreFactory, *, file: bool = False) ->
         factory: takes the whole URL, raises :class:`ConfigurationError` when it makes no sense. It must not block:
             a store connects in ``open`` or at its first use.
         file: the URL names a local path, which :func:`resolve_url` makes absolute.
+        shared: a process on any machine that opens the URL has the same threads, so several checkpointers may serve them.
     """
     _FACTORIES[scheme.lower()] = factory
     (_FILE_SCHEMES.add if file else _FILE_SCHEMES.discard)(scheme.lower())
+    (_SHARED_SCHEMES.add if shared else _SHARED_SCHEMES.discard)(scheme.lower())
 
 
 def known_schemes() -> list[str]:
     """Every scheme that :func:`open_store` knows, sorted."""
     return sorted(_FACTORIES)
+
+
+def is_shared(url: str) -> bool:
+    """Whether every machine that opens ``url`` has the same threads; False for a scheme that is not known."""
+    return StoreUrl.parse(url).scheme in _SHARED_SCHEMES
 
 
 def open_store(url: str) -> Store:
@@ -100,8 +108,8 @@ def _s3(url: str) -> Store:
 register_store("memory", MemoryStore.from_url)
 register_store("sqlite", SqliteStore.from_url, file=True)
 register_store("file", FileStore.from_url, file=True)
-register_store("redis", _redis)
-register_store("rediss", _redis)
-register_store("postgres", _postgres)
-register_store("postgresql", _postgres)
-register_store("s3", _s3)
+register_store("redis", _redis, shared=True)
+register_store("rediss", _redis, shared=True)
+register_store("postgres", _postgres, shared=True)
+register_store("postgresql", _postgres, shared=True)
+register_store("s3", _s3, shared=True)

@@ -153,6 +153,8 @@ class SupervisorActor:
     def stop_runs(self, message: CancelRun) -> int:
         """Tell the matching runs to stop; how many there were."""
         chosen = [run for run in self._runs.values() if _matches(run.request, message)]
+        if message.suspend:
+            return sum([run.suspend() for run in chosen])
         for run in chosen:
             run.stop("cancelled")
         queued = [entry for entry in self._queued.values() if _matches(entry.request, message)]

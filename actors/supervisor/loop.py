@@ -2,7 +2,7 @@
 
     open      load the thread, or begin a conversation; take the answers of a resume     thread.py, pause.py
               what a crash broke off: an outcome, or a batch of calls                    recovery.py, journal.py
-    boundary  stop?  told to stop, the user's condition, loops, built-in limits           here
+    boundary  stop?  told to stop, the user's condition, suspended, loops, built-in limits          here
               its process is about to end: wait for the one that follows                  moving.py
     notes     a plan to make, a budget that runs out                                      notes.py
     room      worst-case cost of the next call; a conversation that outgrows the window   room.py
@@ -140,6 +140,8 @@ def boundary(run: Run) -> str | None:
         if stop:
             run.termination_reason = reason or "complete"
             return run.termination_reason
+    if run.suspending:
+        return "suspended"
     warn_of_loop(run)
     stop_reason = run.state.should_terminate()
     if stop_reason == "max_iterations" and hands_over(run):

@@ -30,6 +30,7 @@ from .cluster_checks import examine_cluster
 from .ending import FAILED, OK, ends_cleanly
 
 EXTRAS = {
+    "data": ("pyarrow", "pandas"),
     "gateway": ("a2a", "starlette", "uvicorn"),
     "mcp": ("mcp",),
     "otel": ("opentelemetry.sdk",),
