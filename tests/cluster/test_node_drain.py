@@ -28,14 +28,10 @@ async def work() -> str:
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events of this test's own; and nobody waits between two looks."""
     global gate, begun
     gate, begun = asyncio.Event(), asyncio.Event()
-    yield
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_drain, "LOOK_SECONDS", 0.0)
 
 
