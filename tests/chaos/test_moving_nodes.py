@@ -22,6 +22,7 @@ async def test_a_node_is_drained(tmp_path: Path) -> None:
     assert found["facts"]["outcomes unknown"] == 0, found["timeline"]
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(150)
 async def test_pools_grow_into_a_cluster_and_the_commands_show_it(tmp_path: Path) -> None:
     found = await play("growing_cluster", tmp_path, seconds=140)
