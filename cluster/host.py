@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import os
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +34,7 @@ from .restarts import Intensity, RestartWatch, is_dead, watch_over
 from .sockets import COLLECT, CONTROL, DELIVER, Connection, FrameServer
 
 logger = logging.getLogger("umbel.host")
+KILL_SECONDS = 10.0
 LAST_REPLIES_SECONDS = 0.1  # until they have left the socket
 COLLECT_AFTER = (200_000, 10, 50)  # a process of our own, whose runs leave no cycles behind
 WATCHERS = (f"{SUPERVISOR}/default/0", f"{CHECKPOINTER}/default/0")  # two, who also look after each other
@@ -145,7 +148,10 @@ class Host:
         """End here; Ray starts this actor again on a node that is not drained."""
         self._leaving = True
         await asyncio.sleep(LAST_REPLIES_SECONDS)
-        ray.kill(ray.get_runtime_context().current_actor, no_restart=False)
+        with contextlib.suppress(RayError):  # the head is away
+            ray.kill(ray.get_runtime_context().current_actor, no_restart=False)
+        await asyncio.sleep(KILL_SECONDS)
+        os._exit(1)  # what was held is sent back already: this process must not live on
 
     async def close(self) -> None:
         if self._restarts is not None:

@@ -19,6 +19,7 @@ from ..actors.agent.limits.line import Exchange
 from ..protocol.codec import decode, encode
 from ..protocol.limits import LimiterReply, LimiterReport
 from .named_actors import NAMESPACE
+from .node_drain import deadline_of, drained
 
 PREFIX = "umbel-limiter/"
 OPTIONS: dict[str, Any] = {
@@ -36,12 +37,19 @@ class LimiterHost:
 
     def __init__(self) -> None:
         self._desk = Desk(time.time_ns())
+        self._leaving = asyncio.get_running_loop().create_task(self._leave())
 
     async def exchange(self, kind: str, blob: bytes) -> tuple[str, bytes]:
         """A report, answered as :meth:`Desk.exchange` does."""
         report = decode(kind, blob)
         assert isinstance(report, LimiterReport)
         return encode(await self._desk.exchange(report))
+
+    async def _leave(self) -> None:
+        """End when this node is drained, which would wait for it; who needs a limiter next makes one elsewhere."""
+        node = str(ray.get_runtime_context().get_node_id())
+        await drained(lambda: deadline_of(node))
+        ray.kill(ray.get_runtime_context().current_actor)
 
 
 class RayExchange:

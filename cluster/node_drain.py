@@ -29,6 +29,20 @@ def deadline_of(node: str) -> float | None:
     return None if drained is None else drained / 1e3
 
 
+async def drained(deadline: Callable[[], float | None]) -> float:
+    """Wait until a node is drained; when it will go.
+
+    Args:
+        deadline: of the node, as :func:`deadline_of`; called in a thread.
+    """
+    ends = None
+    while ends is None:
+        await asyncio.sleep(LOOK_SECONDS)
+        with contextlib.suppress(Exception):  # not a public part of Ray, and the head may be away: then the node just dies
+            ends = await asyncio.to_thread(deadline)
+    return ends
+
+
 async def leave_in_time(
     cell: Cell,
     deadline: Callable[[], float | None],
@@ -39,15 +53,11 @@ async def leave_in_time(
 
     Args:
         cell: what this process hosts.
-        deadline: of the node, as :func:`deadline_of`; called in a thread.
+        deadline: of the node; see :func:`drained`.
         restart: ends this process, for Ray to start it on another node.
         clock: seconds since the epoch.
     """
-    ends = None
-    while ends is None:
-        await asyncio.sleep(LOOK_SECONDS)
-        with contextlib.suppress(Exception):  # not a public part of Ray, and the head may be away: then the node just dies
-            ends = await asyncio.to_thread(deadline)
+    ends = await drained(deadline)
     seconds = NO_DEADLINE if not ends else max(0.0, (ends - clock()) * SHARE)
     logger.warning("this node is drained: %s moves to another one within %.0f s", cell.mailbox.name, seconds)
     if not await cell.hand_over(seconds):

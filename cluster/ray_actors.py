@@ -224,7 +224,8 @@ class RayActors:
         import ray
 
         shape = self.shape
-        shards = (shape.supervisors or 1) + (0 if shape.colocate_agents else shape.agents) + shape.tool_executors + 1
+        shards = (shape.supervisors or 1) + (0 if shape.colocate_agents else shape.agents) + shape.tool_executors
+        shards += shape.checkpointers
         self._room.ask([(dict(shape.resources), dict(shape.labels))] * shards)
         for shard in range(shape.supervisors or 1):
             self._create(f"{SUPERVISOR}/default/{shard}", self._supervisor_roles())

@@ -107,6 +107,7 @@ async def iterate(run: Run) -> str:
             return reason
         if run.moving and run.is_durable:
             await park(run)
+            return "suspended"  # the one reason for which it comes back
         run.state = run.state.next_iteration()
         add_notes(run)
         reason = await make_room(run) if crowded(run) else None

@@ -15,11 +15,13 @@ from .thread import save
 
 
 async def park(run: Run) -> None:
-    """Store the run as it is between two iterations, and go no further in this process; a stop still ends it here."""
+    """Store the run as it is between two iterations, and go no further in this process; who stops or suspends it still can."""
     await save(run, final=True)
-    run.parked = True
+    suspended = asyncio.Event()
+    run.on_suspend, run.parked = suspended.set, True
     try:
-        await asyncio.get_running_loop().create_future()
+        if not run.suspending:
+            await suspended.wait()
     finally:
         run.parked = False
 

@@ -77,6 +77,8 @@ def probes(nodes: Sequence[ClusterNode], url: str) -> dict[str, Facts]:
 
 def look_around(url: str) -> dict[str, Any]:
     """Runs on a node: what is there."""
+    import ray
+
     home = umbel_home()
     existing = next(folder for folder in (home, *home.parents) if folder.exists())
     return {
@@ -85,7 +87,7 @@ def look_around(url: str) -> dict[str, Any]:
         "niceness": os.getpriority(os.PRIO_PROCESS, 0),
         "free": {str(home): shutil.disk_usage(existing).free, "/tmp": shutil.disk_usage("/tmp").free},  # noqa: S108 - Ray's
         "store": reach(url),
-        "health": head_settings(),
+        "health": head_settings(ray.get_runtime_context().get_session_name()),
     }
 
 
@@ -123,12 +125,12 @@ def reach(url: str) -> str:
     return ""
 
 
-def head_settings() -> dict[str, str] | None:
-    """How the control store on this node checks the others; None where there is none, or it cannot be looked at."""
+def head_settings(session: str) -> dict[str, str] | None:
+    """How this cluster's control store checks the nodes; None where it is not on this one, or cannot be looked at."""
     import psutil
 
-    for process in psutil.process_iter(["name"]):
-        if "gcs_server" in (process.info["name"] or ""):
+    for process in psutil.process_iter(["name", "cmdline"]):
+        if "gcs_server" in (process.info["name"] or "") and f"--session-name={session}" in (process.info["cmdline"] or ()):
             try:
                 return {name: value for name, value in process.environ().items() if name.startswith(PREFIX)}
             except psutil.Error:

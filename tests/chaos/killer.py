@@ -84,7 +84,7 @@ class Killer:
         """Find a process that plays the role, and end it; one that is gone meanwhile is looked for again."""
         if role in self._more:
             rows = self._progress()
-            self._timeline.add(f"SIGKILL {await asyncio.to_thread(self._more[role])} at {rows} rows")
+            self._timeline.add(f"{role}: {await asyncio.to_thread(self._more[role])} at {rows} rows")
             self.killed[role] += 1
             return
         self._timeline.add(f"looks for a {role}")

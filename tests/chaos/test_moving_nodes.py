@@ -23,6 +23,20 @@ async def test_a_node_is_drained(tmp_path: Path) -> None:
 
 
 @pytest.mark.chaos
+@pytest.mark.timeout(150)
+async def test_pools_grow_into_a_cluster_and_the_commands_show_it(tmp_path: Path) -> None:
+    found = await play("growing_cluster", tmp_path, seconds=140)
+    first, second = found["first"], found["second"]
+    assert found["refused"] and found["alone"] == {first: 12}, "one replica has no room, and the other does its work"
+    assert found["both"].keys() == {first, second}, "once a node has joined"
+    (address, state, actors, runs, resources, labels) = found["rows"][first[:8]]
+    assert (state, actors, runs, labels) == ("ready", "5", "0", "zone=b") and "browser:1" in resources and address
+    assert found["rows"][second[:8]][2] == "1" and [row[1] for row in found["rows"].values()].count("head") == 1
+    wrong = {name: status for name, status in found["checks"].items() if status != "ok"}
+    assert not wrong, found["details"]
+
+
+@pytest.mark.chaos
 @pytest.mark.timeout(7200)
 async def test_nodes_come_and_go_under_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The long form, on four nodes; UMBEL_CHAOS_NODE_RUNS and UMBEL_CHAOS_NODE_EVENTS make it shorter or longer."""

@@ -91,7 +91,7 @@ class WorkNodes:
         self._nodes.remove(node)
         when = "before" if before else "after"
         seconds = time.monotonic() - began
-        return f"nothing: a node with {', '.join(actors)} left within {seconds:.1f} s (another joined {when} that)"
+        return f"a node with {', '.join(actors)} left within {seconds:.1f} s (another joined {when} that)"
 
     def _hosts(self, runtime: Runtime) -> list[tuple[Any, list[psutil.Process], list[str]]]:
         """Nodes that host actors: their processes, the raylet first, and the actors' names."""

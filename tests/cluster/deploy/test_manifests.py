@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from umbel import Topology
 from umbel.cluster.deploy.validate import MANIFESTS, definitions, documents, main, problems
+from umbel.cluster.fleet.spec import FleetSpec
 
 OURS = dict(documents(MANIFESTS))
 RAY = [document for document in OURS.values() if document["apiVersion"] == "ray.io/v1"]
@@ -122,9 +122,10 @@ def test_times_fit_into_each_other() -> None:
 
 def test_the_job_asks_for_workers_that_there_are() -> None:
     (config,) = [document for document in OURS.values() if document["kind"] == "ConfigMap"]
-    fleet = yaml.safe_load(config["data"]["fleet.yaml"])
-    topology = Topology(**fleet["topology"])
-    assert dict(topology.labels) in [group["labels"] for cluster in clusters() for group in cluster["workerGroupSpecs"]]
+    topology = FleetSpec.read(yaml.safe_load(config["data"]["fleet.yaml"])).topology
+    assert topology is not None and dict(topology.labels) in [
+        group["labels"] for cluster in clusters() for group in cluster["workerGroupSpecs"]
+    ]
     assert topology.per_node and topology.autoscale
 
 
