@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from ...protocol.errors import StoreUnavailable
@@ -114,9 +115,9 @@ class LoopThread:
         for call in calls:
             call.task = asyncio.get_running_loop().create_task(call.work)
             self._tasks.add(call.task)
-            call.task.add_done_callback(lambda task, call=call: self._finished(task, call))
+            call.task.add_done_callback(partial(self._finished, call))
 
-    def _finished(self, task: asyncio.Task[Any], call: _Call) -> None:
+    def _finished(self, call: _Call, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # looked at: whoever asked may have given up since

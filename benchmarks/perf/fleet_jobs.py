@@ -7,8 +7,8 @@ On a Ray head of its own. A task is a tool turn with an instant model, on the de
 under another id. Between the sessions W3 (10,000 such turns at once, no fleet) is measured on the same head. The model writes
 down every call, apart from everything that the runtime says of itself.
 
-``--check``: exit code 1 unless every task has one result, the right one; the model was called exactly twice for each; the median
-rate of the sessions is at least 80 % of W3's; and no process grew by more than 300 bytes a task over the last half.
+``--check``: exit code 1 unless every task has one result, the right one; the model was called exactly twice for each; the median rate
+of the sessions is at least 80 % of W3's; and no process grew by more than 300 bytes a task over the last half.
 """
 
 from __future__ import annotations
