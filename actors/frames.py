@@ -27,6 +27,10 @@ class Unreachable(Exception):
     """A transport's word for: this call failed, the peer may come back (never leaves the link)."""
 
 
+class Unsent(Unreachable):
+    """The same, and nothing of this call has left."""
+
+
 class Transport(Protocol):
     """How frames reach a peer. Any method may raise ``Unreachable``, or ``PeerLost`` when the peer is gone for good."""
 

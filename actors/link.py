@@ -26,6 +26,7 @@ from .frames import (
     Observer,
     Transport,
     Unreachable,
+    Unsent,
     cut,
     read_frame,
 )
@@ -78,6 +79,7 @@ class Link:
         self._polls = itertools.count(1)
         self._frame = 0
         self._under_way: dict[int, list[Envelope]] = {}  # frames of this incarnation of the peer
+        self._unsent: set[int] = set()  # of those: have not left, because the connection had broken before
         self._pump_names = itertools.count(1)
         self._pumps = 0
         self._fresh = False  # a pump has been started and has not taken its first frame
@@ -161,6 +163,16 @@ class Link:
     def gone(self) -> bool:
         """Whether the peer is gone for good, or this link was closed."""
         return self._gone is not None
+
+    @property
+    def met(self) -> bool:
+        """Whether the peer is known to be there: it has been reached, and nothing has gone wrong since."""
+        return bool(self._session[1]) and self._meeting is None and self._gone is None
+
+    def meet(self) -> None:
+        """Reach the peer before anything is to be sent."""
+        if not self._session[1] and self._meeting is None and self._gone is None:
+            self._run("meet", self._meet)
 
     @property
     def full(self) -> bool:
@@ -296,8 +308,11 @@ class Link:
         for attempt in itertools.count(1):
             try:
                 status = self._receive(session, *await answer)
-            except Unreachable:
+            except Unreachable as error:
+                if isinstance(error, Unsent) and attempt == 1 and session == self._session:
+                    self._unsent.add(frame)
                 if await self._still(session):
+                    self._unsent.discard(frame)
                     answer = self._hand_over(session, frame, attempt + 1, wire, large)
                     continue
                 break
@@ -424,6 +439,11 @@ class Link:
         """A peer that knows nothing: definitions go first, and what it had been sent before has failed."""
         if self._session[1]:
             self.stats["restarts"] += 1
+        unread = [
+            envelope for frame in sorted(self._unsent) for envelope in self._requests.take_back(self._under_way.get(frame, []))
+        ]
+        self._queue.extendleft(reversed(unread))
+        self._unsent.clear()
         self._session = session
         self._frame = self._control_frame = 0
         self._introduced = self._resume = False

@@ -62,6 +62,8 @@ class Mailbox:
         self._forgotten: dict[str, int] = {}  # peers that were away for long, with their epochs
         self._room = asyncio.Event()
         self._closed = False
+        self._holding = False  # nothing more is started here
+        self._released = False  # what is held is for the incarnation after this one
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def on(self, message_class: type[Frozen], handler: Handler) -> None:
@@ -87,15 +89,17 @@ class Mailbox:
             await self._enter(session, number, envelopes, large)
         else:
             session.rewind()
+        if self._released:
+            return self._refuse(WRONG_EPOCH)
         return self._replies(session, latest=session.attempts.get(number) == attempt)
 
     async def _enter(self, session: Session, number: int, envelopes: list[Any], large: Sequence[bytes]) -> None:
         session.entering = True
         try:
-            while self.busy >= self.capacity and not self._closed:
+            while (self.busy >= self.capacity or self._holding) and not (self._closed or self._released):
                 self._room.clear()
                 await self._room.wait()
-            if self._closed or self._sessions.get(session.peer) is not session:
+            if self._closed or self._released or self._sessions.get(session.peer) is not session:
                 return
             session.frame = number
             session.attempts.pop(number - WINDOW, None)
@@ -140,6 +144,23 @@ class Mailbox:
             session.withdraw(_checked(request))
         self._start(session, envelopes, ())
 
+    def hold(self) -> None:
+        """Start nothing more: requests wait, while what runs goes on. Cancellations get through."""
+        self._holding = True
+
+    @property
+    def told(self) -> bool:
+        """Whether every reply that is ready has been fetched."""
+        return not any(session.unsent for session in self._sessions.values())
+
+    def release(self) -> None:
+        """Refuse unread what was held: its senders keep it for the incarnation after this one, which must follow soon."""
+        self._released = True
+        self._room.set()
+        for session in self._sessions.values():
+            session.over = True
+            session.advance()
+
     async def close(self) -> None:
         """Cancel what runs and wait for it to end."""
         self._closed = True
@@ -163,6 +184,8 @@ class Mailbox:
         """The peer's session, or with what status it is refused."""
         if self._closed:
             raise PeerLost(f"{self.name} is closed", peer=self.name, delivered="no")
+        if self._released:
+            return WRONG_EPOCH
         session = self._sessions.get(peer)
         known = session.epoch if session is not None else self._forgotten.get(peer, 0)
         if peer_epoch < known:

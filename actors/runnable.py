@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 from ..protocol.codec import to_json
 from ..protocol.commands import InterruptsLoaded, LoadInterrupts, StartRun
-from ..protocol.errors import NotPaused, PeerLost, RunLost
+from ..protocol.errors import CheckpointNotFound, NotPaused, PeerLost, RunLost
 from ..protocol.events import Event, RunLostEvent
-from ..protocol.results import AgentResult, RunOutcome
+from ..protocol.results import SUCCESSFUL, AgentResult, RunOutcome, normalise_stop_reason
+from ..protocol.storage import CheckpointInfo
 from .definitions import Definition
 from .event_stream import Callback, EventStream, Observer
 from .run_handle import failed
@@ -21,6 +23,7 @@ from .runtime_port import RuntimePort, current_runtime
 from .start_calls import OnBusy, StartCalls
 
 T = TypeVar("T")
+CUT_OFF = frozenset({"error", "cancelled", "suspended"})  # how a turn ends that can go on
 CLOSING_SECONDS = 10.0  # for a run whose stream was closed to end in order; then it is abandoned
 
 
@@ -170,6 +173,31 @@ class Runnable(Definition, StartCalls):
         request, callback = self._observed(runtime, request.evolve(mode="continue"))
         return self._concluded(await self._execute(runtime, request, callback), callback)
 
+    async def take_up(self, prompt: str, thread_id: str, **options: Any) -> AgentResult:
+        """Go on with a thread's last turn if it was cut off; give its outcome, as it is stored, if it has come to an end.
+
+        What a program does that was ended itself and does not know how far its runs had come: nothing is done twice, and
+        nobody waits for the leases of runs that died with it. A new thread gets a turn for ``prompt``. One that waits for an
+        answer gives ``interrupted``. The result has no conversation. ``options`` are those of :meth:`arun`.
+
+        Raises:
+            NotPaused: its last turn has come to an end without success; another one needs another thread.
+            NoCheckpointer: there is no checkpointer.
+            UmbelError: what ends the turn now, as for :meth:`continue_turn`.
+        """
+        runtime: RuntimePort = options.pop("runtime", None) or current_runtime()
+        try:
+            [newest] = await self.threads_in(runtime).history(thread_id, 1)
+        except CheckpointNotFound:
+            request = self._request(runtime, prompt, thread_id, **_rest(options))
+        else:
+            reason = newest.metadata.get("reason")
+            if newest.metadata.get("finished") and normalise_stop_reason(reason) not in SUCCESSFUL:
+                raise NotPaused(f"thread {thread_id!r}: its last turn is finished ({reason}); begin a new one elsewhere")
+            request = self._request(runtime, "", thread_id, **_rest(options)).evolve(mode="continue", run_id=goes_on_as(newest))
+        request, callback = self._observed(runtime, request.evolve(recover=True, full=False))
+        return self._concluded(await self._execute(runtime, request, callback), callback)
+
     def pending_interrupts(self) -> list[dict[str, Any]]:
         """The questions of runs that this object saw pause: ``interrupt_id``, ``question``, ``tool_name``, ``thread_id``...
 
@@ -213,6 +241,33 @@ class Runnable(Definition, StartCalls):
         if thread_id is None and not chosen and not children:
             self._armed = True
         return len(chosen) + sum(child.cancel() for child in children)
+
+    def cancel_run(self, run_id: str) -> bool:
+        """Stop one run of this object; its caller gets a result with ``stop_reason`` ``cancelled``. False: it does not run."""
+        runtime, request = self._active.get(run_id, (None, None))
+        if runtime is None or request is None:
+            return False
+        runtime.cancel(run_id, request)
+        return True
+
+    def suspend(self, thread_ids: Collection[str] | None = None) -> int:
+        """Ask durable runs of this object, those of some threads or all, to stop between two of their steps.
+
+        Each ends with ``stop_reason="suspended"`` once the step that it is at is done: its state is saved, its thread is free,
+        and :meth:`continue_turn`, in whatever process, goes on exactly there. Runs without a thread, or whose agent has no
+        checkpointer, are not touched.
+
+        Returns:
+            How many running runs were asked.
+        """
+        chosen = [
+            (runtime, request)
+            for runtime, request in list(self._active.values())
+            if request.thread_id is not None and (thread_ids is None or request.thread_id in thread_ids)
+        ]
+        for runtime, request in chosen if self.checkpointer is not None else ():
+            runtime.cancel(request.run_id, request, suspend=True)
+        return len(chosen) if self.checkpointer is not None else 0
 
     @property
     def is_cancelled(self) -> bool:
@@ -315,6 +370,17 @@ class Runnable(Definition, StartCalls):
             self._paused[key] = outcome
         else:
             self._paused.pop(key, None)
+
+
+def goes_on_as(newest: CheckpointInfo) -> str:
+    """The id of the segment that goes on from a thread's newest checkpoint, the same for whoever asks.
+
+    That of the segment that wrote it, which is recovered, unless it says that it was cut off. So a run is known again.
+    """
+    segment, ending = newest.metadata.get("segment"), newest.metadata.get("ending")
+    if segment and (ending is None or ending["reason"] not in CUT_OFF):
+        return str(segment)
+    return blake2b(newest.checkpoint_id.encode(), digest_size=16).hexdigest()
 
 
 def _rest(options: dict[str, Any]) -> dict[str, Any]:

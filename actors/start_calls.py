@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Literal, get_args
 
 from ..protocol.commands import StartRun
 from ..protocol.errors import ConfigurationError
+from .charter import take_charter
 from .run_handle import RunHandle, attach
 from .runtime_port import RuntimePort, current_runtime
+from .sharing import current_share
 from .thread_calls import ThreadCalls
 
 OnBusy = Literal["queue", "reject", "interrupt"]
@@ -83,8 +84,9 @@ class StartCalls(ThreadCalls):
         prompt, values = self.input_of(prompt)
         if on_busy not in (None, *BUSY):
             raise ConfigurationError(f"on_busy={on_busy!r} is not known: use {', '.join(map(repr, BUSY))}")
+        charter = take_charter()
         return StartRun(
-            run_id=os.urandom(16).hex(),
+            run_id=charter.run_id,
             definition=runtime.register(self),
             prompt=prompt,
             thread_id=thread_id,
@@ -94,6 +96,9 @@ class StartCalls(ThreadCalls):
             timeout=timeout,
             on_busy=on_busy or "queue",
             values=values,
+            lease_tokens=charter.lease_tokens,
+            lease_cost_usd=charter.lease_cost_usd,
+            share=current_share(),
         )
 
     def input_of(self, prompt: Any) -> tuple[str, dict[str, Any] | None]:

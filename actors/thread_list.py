@@ -10,6 +10,7 @@ from typing import Any
 from ..protocol.errors import PeerLost
 from ..protocol.messages import Frozen
 from ..protocol.storage import (
+    LEDGER_PREFIX,
     CollectGarbage,
     DeleteThread,
     GarbageCollected,
@@ -62,7 +63,7 @@ class ThreadList:
         limit: int = 100,
         members: bool = False,
     ) -> list[ThreadInfo]:
-        """Threads in the order of their ids; fewer than ``limit`` are the last.
+        """Conversations in the order of their ids; fewer than ``limit`` are the last. The ledgers of fleets are not shown.
 
         Args:
             prefix: only ids that begin with it.
@@ -71,13 +72,14 @@ class ThreadList:
             limit: at most so many.
             members: those of patterns' members, too.
         """
-        if members or limit < 1:  # which the store refuses
+        if limit < 1:  # which the store refuses
             return await self._page(prefix, where, after, limit)
         found: list[ThreadInfo] = []
         size = max(min(limit, PAGE), SMALL_PAGE)
         while len(found) < limit:
             page = await self._page(prefix, where, after, size)
-            found += [thread for thread in page if MEMBER_OF not in thread.metadata]
+            shown = [thread for thread in page if not thread.thread_id.startswith(LEDGER_PREFIX)]
+            found += [thread for thread in shown if members or MEMBER_OF not in thread.metadata]
             if len(page) < size:
                 break
             after = page[-1].thread_id
@@ -89,12 +91,13 @@ class ThreadList:
         return list(listed.threads)
 
     async def every(self, prefix: str = "", *, where: Mapping[str, Any] | None = None) -> AsyncIterator[ThreadInfo]:
-        """All threads, those of members too, however many there are."""
+        """All conversations, those of members too, however many there are; the ledgers of fleets are none."""
         after = ""
         while True:
             page = await self._page(prefix, where, after, PAGE)
             for thread in page:
-                yield thread
+                if not thread.thread_id.startswith(LEDGER_PREFIX):
+                    yield thread
             if len(page) < PAGE:
                 return
             after = page[-1].thread_id

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 import zlib
 from collections.abc import Callable, Collection
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import psutil
 
 from ..actors.agent.actor import AgentActor
+from ..actors.agent.models.gate import configure_limits
 from ..actors.bundling import Bundling
 from ..actors.checkpoints.actor import CheckpointerActor
 from ..actors.checkpoints.by_thread import ByThread
@@ -34,13 +37,15 @@ from ..protocol.commands import (
     SubagentHeard,
     ThinkRequest,
 )
-from ..protocol.config import Topology
+from ..protocol.config import Placement, Topology
 from ..protocol.storage import RecordCalls
+from .replicas import Replicas
 
 SUPERVISOR, AGENT, TOOLS, CHECKPOINTER = "supervisor", "agent", "tools", "checkpointer"
 MIX = 2_654_435_761  # the checksums of keys that differ in a number are not spread evenly; their multiples are
 ROLES = (SUPERVISOR, AGENT, TOOLS, CHECKPOINTER)
 EXECUTOR_LINGER = 0.001
+LOOK_SECONDS = 0.05  # between two looks at what is still under way
 
 Connect = Callable[[str], Transport]
 
@@ -77,6 +82,7 @@ class Cell:
         self.directory = Directory(name, epoch, self.mailbox, roles, topology, connect, definitions)
         self._closers: list[Callable[[], Any]] = [self.directory.close]
         self._runs: Callable[[], int] = lambda: 0
+        self._supervisor: SupervisorActor | None = None
         self.begun: BegunRuns | None = None
         self.mailbox.on(Define, definitions.define)
         self.mailbox.on(Ping, self._ping)
@@ -89,7 +95,9 @@ class Cell:
             self._closers.insert(0, self.begun.close)  # it saves what it stops, while the others can be reached
             self.stop_runs = supervisor.stop_runs
             self._runs = lambda: supervisor.active
+            self._supervisor = supervisor
         if AGENT in roles:
+            configure_limits(topology.limits)
             agent = AgentActor(definitions)
             self.mailbox.on(ThinkRequest, agent.think)
             self.mailbox.on(ForgetRuns, agent.forget)
@@ -111,6 +119,31 @@ class Cell:
         await self.mailbox.close()
         for close in self._closers:
             await close()
+
+    async def hand_over(self, seconds: float) -> bool:
+        """Get ready for the incarnation after this one: new work is held for it, what is under way comes to an end.
+
+        Durable runs wait at their next boundary; what else has not ended by then is broken off as by a crash.
+
+        Args:
+            seconds: how long it may take.
+
+        Returns:
+            Whether nothing was broken off. This process must end now: what is held has been sent back.
+        """
+        self.mailbox.hold()
+        if self._supervisor is not None:
+            self._supervisor.move()
+        deadline = time.monotonic() + seconds
+        while not (ready := self._may_leave()) and time.monotonic() < deadline:  # noqa: ASYNC110 - many things end, once
+            await asyncio.sleep(LOOK_SECONDS)
+        self.mailbox.release()
+        return ready
+
+    def _may_leave(self) -> bool:
+        if self._supervisor is not None:  # who reads events waits for ever, and asks again
+            return self._supervisor.may_leave and self.mailbox.told
+        return self.mailbox.busy == 0 and self.mailbox.told
 
     async def _ping(self, message: Ping, caller: Any) -> Pong:
         return self.report()
@@ -145,12 +178,13 @@ class Directory:
         self._definitions = definitions
         self._local = LocalLink(mailbox)
         self._saves: Channel | None = None
+        self._replicas = Replicas(topology.patience_seconds)
 
     def agent(self, agent: Any, run_id: str, attempt: int = 0) -> Channel:
         placement = agent.config.placement
         if placement is None or placement.pool == "default":
             return self._channel(AGENT, "default", shard_of(run_id, self.topology.agents, attempt))
-        return self._channel(AGENT, placement.pool, shard_of(run_id, placement.replicas, attempt))
+        return self._replica(AGENT, placement, run_id, attempt)
 
     def tools(self, tool: Any, run_id: str) -> Channel:
         placement = tool.placement
@@ -158,7 +192,7 @@ class Directory:
             return self._local
         if placement is None:
             return self._channel(TOOLS, "default", shard_of(run_id, self.topology.tool_executors))
-        return self._channel(TOOLS, placement.pool, shard_of(run_id, placement.replicas))
+        return self._replica(TOOLS, placement, run_id)
 
     def supervisor(self, run_id: str) -> Channel:
         return self._channel(SUPERVISOR, "default", shard_of(run_id, self.topology.supervisors or 1))
@@ -186,6 +220,11 @@ class Directory:
     async def close(self) -> None:
         for link in self.links.values():
             await link.close()
+
+    def _replica(self, role: str, placement: Placement, run_id: str, attempt: int = 0) -> Channel:
+        count = placement.replicas
+        mine = [self._channel(role, placement.pool, shard_of(run_id, count, attempt + more)) for more in range(count)]
+        return self._replicas.choose(mine)
 
     def _channel(self, role: str, pool: str, shard: int) -> Channel:
         if self._connect is None or (pool == "default" and role in self._roles and role != SUPERVISOR):

@@ -6,28 +6,33 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError, RayTaskError
 
+from ..actors.agent.limits.line import use
 from ..actors.ambient import mark_process
 from ..actors.definitions import Definitions
 from ..actors.frames import Frames, Unreachable
+from ..actors.secrets import use_references
 from ..protocol.config import Topology
 from ..protocol.errors import PeerLost, RemoteError, UmbelError
 from ..protocol.handles import RunsListed
 from .cell import CHECKPOINTER, SUPERVISOR, Cell
 from .collector import relax
 from .gcs_register import GcsRegister
+from .limiter import connect
 from .logs import LogSettings, open_log
 from .named_actors import NAMESPACE, actor_name
-from .restarts import Intensity, RestartWatch, watch_over
+from .node_drain import deadline_of, leave_in_time
+from .restarts import Intensity, RestartWatch, is_dead, watch_over
 from .sockets import COLLECT, CONTROL, DELIVER, Connection, FrameServer
 
 logger = logging.getLogger("umbel.host")
+LAST_REPLIES_SECONDS = 0.1  # until they have left the socket
 COLLECT_AFTER = (200_000, 10, 50)  # a process of our own, whose runs leave no cycles behind
 WATCHERS = (f"{SUPERVISOR}/default/0", f"{CHECKPOINTER}/default/0")  # two, who also look after each other
 OPTIONS: dict[str, Any] = {
@@ -52,6 +57,7 @@ class Host:
         secret: what peers must know to connect directly.
         address: where to listen for them; None is this node's own.
         detached: the runtime outlives the driver that started it.
+        secrets: where this process finds secrets: references by name.
     """
 
     def __init__(
@@ -64,9 +70,12 @@ class Host:
         secret: bytes,
         address: str | None,
         detached: bool = False,
+        secrets: Mapping[str, str] | None = None,
     ) -> None:
+        use_references(secrets or {})
         self._epoch = time.time_ns()
         mark_process("an actor of a runtime")
+        use(connect)
         self._settings = {"topology": topology, "secret": secret.hex(), "detached": detached}
         self._log = open_log(LogSettings.model_validate_json(logs), namespace, name)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -80,12 +89,19 @@ class Host:
         relax(COLLECT_AFTER)
         if self._cell.begun is not None:  # Ray makes an async actor on its event loop
             self._recovery = asyncio.get_running_loop().create_task(self._cell.begun.ready())
+        self._leaving = False
+        self._node_id = str(ray.get_runtime_context().get_node_id())
+        if address is None:  # else this Ray has no other node
+            leave = leave_in_time(self._cell, lambda: deadline_of(self._node_id), self._start_elsewhere)
+            self._drain = asyncio.get_running_loop().create_task(leave)
         self._restarts: RestartWatch | None = None
         if detached and name in WATCHERS:  # as drivers do, but there need not be one
             self._restarts = watch_over(namespace, Intensity(shape.max_restarts, shape.restart_window_seconds))
 
     async def hello(self) -> tuple[int, str, int]:
         """This incarnation, and where it listens."""
+        if self._leaving:
+            await asyncio.Event().wait()  # until this process has ended; the next one answers
         self._loop = asyncio.get_running_loop()
         if self._listening is None:
             self._listening = asyncio.ensure_future(self._server.start())
@@ -105,7 +121,13 @@ class Host:
     @ray.method(concurrency_group="ctl")
     async def report(self) -> str:
         report = self._cell.report()
-        stats = {**report.stats, "log": self._log.facts(), "node": self._node, "detached": self._settings["detached"]}
+        stats = {
+            **report.stats,
+            "log": self._log.facts(),
+            "node": self._node,
+            "node_id": self._node_id,
+            "detached": self._settings["detached"],
+        }
         return report.evolve(stats=stats).model_dump_json()
 
     @ray.method(concurrency_group="ctl")
@@ -118,6 +140,12 @@ class Host:
         """The runs of a supervisor that were begun with a handle (``RunsListed``), as JSON."""
         entries = self._cell.begun.entries() if self._cell.begun is not None else ()
         return RunsListed(runs=entries).model_dump_json()
+
+    async def _start_elsewhere(self) -> None:
+        """End here; Ray starts this actor again on a node that is not drained."""
+        self._leaving = True
+        await asyncio.sleep(LAST_REPLIES_SECONDS)
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=False)
 
     async def close(self) -> None:
         if self._restarts is not None:
@@ -209,6 +237,8 @@ class RayTransport:
                 self._handle = ray.get_actor(self._full_name, NAMESPACE)
             return await getattr(self._handle, method).remote(*arguments)
         except ActorDiedError as error:
+            if not await asyncio.to_thread(is_dead, self._handle):
+                raise Unreachable from None
             raise PeerLost(f"{self._name} died and is not restarted: {_line(error)}", peer=self._name) from None
         except (ActorUnavailableError, RayActorError):
             raise Unreachable from None

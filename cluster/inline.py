@@ -68,11 +68,11 @@ class InlineBackend:
         listed: RunsListed = await self.ask(ListRuns(), "")
         return list(listed.runs)
 
-    def cancel(self, run_id: str, request: StartRun) -> None:
+    def cancel(self, run_id: str, request: StartRun, *, suspend: bool = False) -> None:
         for loop, cell in list(self._cells.items()):
             if not loop.is_closed():
                 with contextlib.suppress(RuntimeError):  # the loop closed in between: nothing runs there
-                    loop.call_soon_threadsafe(cell.stop_runs, CancelRun(run_id=run_id))
+                    loop.call_soon_threadsafe(cell.stop_runs, CancelRun(run_id=run_id, suspend=suspend))
 
     async def ready(self, seconds: float) -> None:
         """Nothing to wait for: the actors live in this process."""

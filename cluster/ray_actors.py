@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ..actors.secrets import references
 from ..protocol.config import Placement, Topology
 from ..protocol.errors import ConfigurationError, DeadlineExceeded, RestartsExceeded, UmbelError
 from .cell import AGENT, CHECKPOINTER, SUPERVISOR, TOOLS
@@ -21,8 +22,10 @@ from .gcs_register import forget_all, forget_orphans
 from .local_ray import Watcher, is_joined, start_ray
 from .logs import LogSettings, prune, summary
 from .named_actors import NAMESPACE, actor_name, named_actors
-from .restarts import Intensity, RestartWatch, restarts_of
-from .spreading import node_ids, on_node
+from .nodes import cluster_nodes
+from .restarts import Intensity, RestartWatch, is_dead, restarts_of
+from .room import Room, check_placement
+from .spreading import able_nodes, for_nodes, needs, node_ids, on_node, own_first
 
 logger = logging.getLogger("umbel.runtime")
 START_SECONDS = 120.0
@@ -64,7 +67,9 @@ class RayActors:
         self._given_up: dict[str, RestartsExceeded] = {}
         self._owns_ray, self._watcher = connect(address, options)
         try:
-            self._nodes = node_ids(self.shape.resources)
+            self._nodes = node_ids(topology.resources, topology.labels)
+            self.shape = for_nodes(topology, len(self._nodes))
+            self._room = Room(topology.autoscale)
             if detached:
                 self._join_or_begin()
             self._create_default()
@@ -129,6 +134,9 @@ class RayActors:
                     asked[self._handles[name].report.remote()] = name
                     time.sleep(READY_SECONDS)
                 except ray.exceptions.RayActorError as error:
+                    if not is_dead(self._handles[name]):
+                        asked[self._handles[name].report.remote()] = name
+                        continue
                     raise self.explain({"details": {"peer": name}}) or DeadlineExceeded(f"{name} is dead: {error}") from None
 
     def reports(self) -> dict[str, Any]:
@@ -142,6 +150,7 @@ class RayActors:
         import ray
 
         self._restarts.close()
+        self._room.give_back()
         if self._detached:
             self._handles.clear()
             self._leave_ray()
@@ -195,6 +204,8 @@ class RayActors:
         import ray
 
         shape = self.shape
+        shards = (shape.supervisors or 1) + (0 if shape.colocate_agents else shape.agents) + shape.tool_executors + 1
+        self._room.ask([(dict(shape.resources), dict(shape.labels))] * shards)
         for shard in range(shape.supervisors or 1):
             self._create(f"{SUPERVISOR}/default/{shard}", self._supervisor_roles())
         for shard in range(0 if shape.colocate_agents else shape.agents):
@@ -208,7 +219,8 @@ class RayActors:
     def _create_pool(self, role: str, placement: Placement) -> None:
         if f"{role}/{placement.pool}" in self._pools:
             return
-        check_resources(role, placement)
+        check_placement(role, placement, self.shape)
+        self._room.ask([(needs(placement), dict(placement.labels))] * placement.replicas)
         self._pools.add(f"{role}/{placement.pool}")
         for shard in range(placement.replicas):
             self._create(f"{role}/{placement.pool}/{shard}", [role], placement)
@@ -219,9 +231,14 @@ class RayActors:
         options: dict[str, Any] = {**OPTIONS, "name": actor_name(self.namespace, name), "namespace": NAMESPACE}
         options["resources"] = dict(self.shape.resources)
         if placement is None:
-            options |= on_node(int(name.rpartition("/")[2]), self._nodes)
+            options |= on_node(int(name.rpartition("/")[2]), self._nodes, (self.shape.labels,))
         if placement is not None:
             options |= {"num_cpus": placement.cpus, "num_gpus": placement.gpus, "resources": dict(placement.resources)}
+            if placement.accelerator is not None:
+                options["accelerator_type"] = placement.accelerator
+            selectors = (placement.labels, *placement.fallback)
+            nodes = own_first(able_nodes(cluster_nodes(), needs(placement), selectors)) if placement.spread else []
+            options |= on_node(int(name.rpartition("/")[2]), nodes, selectors)
         if self._detached:
             options |= {"lifetime": "detached", "get_if_exists": True}
         actor: Any = Host
@@ -235,6 +252,7 @@ class RayActors:
                 self.secret,
                 LOOPBACK if self._watcher is not None else None,  # a local Ray has no other machine
                 self._detached,
+                references(),
             )
         except ValueError as error:
             if "already taken" not in str(error):
@@ -268,25 +286,6 @@ def _placements(definition: Any) -> Iterator[tuple[str, Placement]]:
             yield role, placement
     for inner in definition.inner():
         yield from _placements(inner)
-
-
-def check_resources(role: str, placement: Placement) -> None:
-    """Refuse what this cluster can never give; Ray would wait for it for ever.
-
-    Raises:
-        ConfigurationError: the cluster as a whole has less of something than one actor asks for.
-    """
-    import ray
-
-    having = ray.cluster_resources()  # type: ignore[no-untyped-call]  # of Ray
-    wanted = {"CPU": placement.cpus, "GPU": placement.gpus, **placement.resources}
-    short = [
-        f"{name} {amount:g} (there is {having.get(name, 0):g})"
-        for name, amount in wanted.items()
-        if amount > having.get(name, 0)
-    ]
-    if short:
-        raise ConfigurationError(f"the cluster cannot place a {role} actor that needs {', '.join(short)}")
 
 
 def connect(address: str | None, options: dict[str, Any]) -> tuple[bool, Watcher | None]:

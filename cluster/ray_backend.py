@@ -132,13 +132,14 @@ class RayBackend:
         listed = await asyncio.gather(*(persistent(link, ListRuns(), self._actors.shape) for _, link in links[: self._shards]))
         return sorted((entry for runs in listed for entry in runs.runs), key=lambda entry: -entry.seconds)
 
-    def cancel(self, run_id: str, request: StartRun) -> None:
+    def cancel(self, run_id: str, request: StartRun, *, suspend: bool = False) -> None:
         running = self._running.get(run_id)
         if running is not None:
-            self._stopped.add(run_id)
+            if not suspend:
+                self._stopped.add(run_id)
             loop, link = running
             with contextlib.suppress(RuntimeError):  # the loop closed in between: nothing runs there
-                loop.call_soon_threadsafe(_cancel, link, run_id)
+                loop.call_soon_threadsafe(_cancel, link, CancelRun(run_id=run_id, suspend=suspend))
 
     async def ready(self, seconds: float) -> None:
         """Until every actor answers; see :meth:`Runtime.ready`."""
@@ -190,9 +191,9 @@ class RayBackend:
         return self._links[loop]
 
 
-def _cancel(link: Link, run_id: str) -> None:
+def _cancel(link: Link, message: CancelRun) -> None:
     with contextlib.suppress(UmbelError):  # the link is closed, and with it the run
-        _, answer = link.ask(CancelRun(run_id=run_id), urgent=True)
+        _, answer = link.ask(message, urgent=True)
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
@@ -210,7 +211,10 @@ def check_shape(wanted: Topology, actors: RayActors) -> None:
         ConfigurationError: names what differs.
     """
     having = actors.shape
-    fields = {name: getattr(wanted, name) for name in sorted(wanted.model_fields_set) if getattr(wanted, name) is not None}
+    counts = {"supervisors", "agents", "tool_executors"} if wanted.per_node and having.per_node else set()  # of one node
+    fields = {
+        name: getattr(wanted, name) for name in sorted(wanted.model_fields_set - counts) if getattr(wanted, name) is not None
+    }
     other = [f"{name}={getattr(having, name)}" for name, value in fields.items() if value != getattr(having, name)]
     if other:
         actors.shut_down()

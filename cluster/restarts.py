@@ -173,6 +173,20 @@ def restarts_of(handle: Any) -> tuple[int, int]:
     return record.num_restarts, record.pid
 
 
+def is_dead(handle: Any) -> bool:
+    """Whether an actor is gone for good.
+
+    An ``ActorDiedError`` does not say so: Ray also raises it to who asks at the moment at which a drained node ends, while
+    the actor is being started on another.
+    """
+    from ray._private.state import state
+    from ray.core.generated import gcs_pb2
+
+    raw = state._connect_and_get_accessor().get_actor_info(handle._actor_id)
+    dead = gcs_pb2.ActorTableData.DEAD  # type: ignore[attr-defined]
+    return raw is None or gcs_pb2.ActorTableData.FromString(raw).state == dead  # type: ignore[attr-defined]
+
+
 def last_words(pids: Collection[int]) -> str:
     """How the newest of these processes that ended did so, as far as Ray saw it."""
     from ray._private.state import state

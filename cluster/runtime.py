@@ -13,6 +13,7 @@ from ..actors.ambient import check_may_run
 from ..actors.run_handle import RunHandle, attach
 from ..actors.runnable import in_own_thread
 from ..actors.runtime_port import provide_runtime
+from ..actors.secrets import use_references
 from ..protocol.commands import StartRun
 from ..protocol.config import Topology
 from ..protocol.errors import ConfigurationError, RuntimeClosed
@@ -37,7 +38,7 @@ class Backend(Protocol):
     async def ask(self, message: Frozen, thread_id: str) -> Any: ...
     async def ask_checkpointer(self, message: Frozen) -> Any: ...
     async def runs(self) -> list[RunEntry]: ...
-    def cancel(self, run_id: str, request: StartRun) -> None: ...
+    def cancel(self, run_id: str, request: StartRun, *, suspend: bool = False) -> None: ...
     async def ready(self, seconds: float) -> None: ...
     async def close_here(self) -> None: ...
     async def close(self) -> None: ...
@@ -165,8 +166,8 @@ class Runtime:
         """The reply of the runtime's checkpointer to a message about threads (``protocol/storage.py``)."""
         return self.backend.ask_checkpointer(message)
 
-    def cancel(self, run_id: str, request: StartRun) -> None:
-        self.backend.cancel(run_id, request)
+    def cancel(self, run_id: str, request: StartRun, *, suspend: bool = False) -> None:
+        self.backend.cancel(run_id, request, suspend=suspend)
 
     async def ready(self, seconds: float = 60.0) -> None:
         """Wait until every actor answers, for example after one has died.
@@ -228,6 +229,7 @@ class Runtime:
 
     def _start(self) -> Backend:
         relax()
+        use_references({})  # those that the environment names, of a job for example
         if self._inline:
             return InlineBackend(self._topology or Topology())
         from .ray_backend import RayBackend

@@ -25,6 +25,7 @@ class ServiceActor:
         answers: whether it did, within a few seconds; if not, it is starting, restarting or stuck, and the rest is unknown.
         pid: its process.
         node: address of its machine.
+        node_id: its node, as Ray knows it.
         runs: runs in progress, of a supervisor.
         rss_bytes: memory of its process.
     """
@@ -33,6 +34,7 @@ class ServiceActor:
     answers: bool = False
     pid: int | None = None
     node: str | None = None
+    node_id: str | None = None
     runs: int | None = None
     rss_bytes: int | None = None
 
@@ -142,9 +144,6 @@ def _service(namespace: str, handles: dict[tuple[str, str], Any], reports: dict[
         stats = report["stats"]
         detached = bool(stats["detached"])
         runs = int(stats["runs"]) if place[1].startswith("supervisor/") else None
-        actors.append(
-            ServiceActor(
-                place[1], answers=True, pid=report["pid"], node=stats["node"], runs=runs, rss_bytes=report["rss_bytes"]
-            )
-        )
+        facts = {"pid": report["pid"], "node": stats["node"], "node_id": stats.get("node_id"), "runs": runs}
+        actors.append(ServiceActor(place[1], answers=True, rss_bytes=report["rss_bytes"], **facts))
     return Service(namespace, detached, tuple(actors))

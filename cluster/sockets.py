@@ -24,7 +24,7 @@ import struct
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from ..actors.frames import Frames, Unreachable
+from ..actors.frames import Frames, Unreachable, Unsent
 from ..actors.mailbox import Mailbox
 from ..protocol.codec import MAX_MESSAGE_BYTES, pack, unpack
 from ..protocol.errors import ProtocolError, UmbelError, from_wire
@@ -85,7 +85,7 @@ class Wire(asyncio.Protocol):
 
     def send(self, call: int, what: int, frame: bytes, large: Sequence[bytes]) -> None:
         if self._transport is None or self._transport.is_closing():
-            raise Unreachable
+            raise Unsent
         message = pack((call, what, frame, tuple(large)))
         self._transport.write(_LENGTH.pack(len(message)) + message)
 
@@ -268,12 +268,15 @@ class Connection:
         wire.begin(self._settle)
 
     def call(self, what: int, frame: bytes, large: Sequence[bytes] = ()) -> asyncio.Future[Frames]:
-        """One call, sent before this returns. The future raises ``Unreachable`` if the connection breaks before the answer."""
+        """One call, sent before this returns.
+
+        The future raises ``Unreachable`` if the connection breaks before the answer, ``Unsent`` if it had before this call.
+        """
         answer: asyncio.Future[Frames] = asyncio.get_running_loop().create_future()
         number = next(self._numbers)
         try:
             if not self.alive:
-                raise Unreachable
+                raise Unsent
             self._wire.send(number, what, frame, large)
         except Unreachable as error:
             answer.set_exception(error)

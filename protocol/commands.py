@@ -37,6 +37,7 @@ from .messages import (
     ToolResult,
 )
 from .results import RunOutcome
+from .shares import Share
 from .storage import JournalEntry
 
 message_type(ModelChunk)
@@ -95,6 +96,7 @@ class StartRun(Frozen):
             cancel that run (``interrupt``).
         after_seq: number of the last event that the caller has seen; what follows is numbered from there.
         heard: of a pattern that is recovered: the same of its members in progress (``protocol/heard.py``).
+        share: what it claims of the endpoints' limits; its children claim the same.
     """
 
     run_id: str
@@ -124,6 +126,7 @@ class StartRun(Frozen):
     values: JsonObject | None = None
     member: str | None = None
     member_of: str | None = None
+    share: Share | None = None
 
     attached = "state"
 
@@ -148,11 +151,16 @@ class RunFinished(Frozen):
 
 @message_type
 class CancelRun(Frozen):
-    """Stop runs: one run, those of a thread, or all of an agent (by the caller's agent key)."""
+    """Stop runs: one run, those of a thread, or all of an agent (by the caller's agent key).
+
+    Attributes:
+        suspend: let durable runs come to their next boundary, where they end as ``suspended``; leave others alone.
+    """
 
     run_id: str | None = None
     thread_id: str | None = None
     definition: str | None = None
+    suspend: bool = False
 
 
 @message_type
@@ -194,6 +202,7 @@ class ThinkRequest(Frozen):
             falls back to the auxiliary model, then to the primary.
         stream: send ``ModelChunk`` messages before the reply.
         model_kwargs: settings for this run's calls.
+        share: what the run claims of the endpoint's limits.
     """
 
     run_id: str
@@ -206,6 +215,7 @@ class ThinkRequest(Frozen):
     role: str = "primary"
     stream: bool = False
     model_kwargs: JsonObject = NOTHING
+    share: Share | None = None
 
 
 @message_type

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -25,15 +26,25 @@ class Placement(Settings):
         cpus: CPUs that the actor reserves.
         gpus: GPUs, fractions allowed.
         resources: custom resources, for example ``{"browser": 1}``.
-        dedicated: an actor of its own rather than a shared pool; implied by any reservation above.
-        replicas: how many actors of that kind.
+        accelerator: a type of accelerator that its node must have, in Ray's names (``"A100"``, ``"H100"``).
+        labels: what the labels of its node must be, as Ray's label selectors read them: ``{"zone": "a"}``, ``"!a"``,
+            ``"in(a,b)"``, ``"!in(a,b)"``.
+        fallback: other such labels, in turn, where no node has the ones before; ``{}`` is any node.
+        dedicated: an actor of its own rather than a shared pool; implied by any wish above.
+        replicas: how many actors of that kind. Those that find no room wait for a node that joins, and the others do the
+            work meanwhile: give a growing cluster as many as it may have at most.
+        spread: put them on as many nodes as can host them, evenly; False leaves that to Ray, which packs them.
     """
 
     cpus: float = Field(default=0, ge=0)
     gpus: float = Field(default=0, ge=0)
     resources: Mapping[str, float] = Field(default_factory=dict)
+    accelerator: str | None = None
+    labels: Mapping[str, str] = Field(default_factory=dict)
+    fallback: tuple[Mapping[str, str], ...] = ()
     dedicated: bool = False
     replicas: int = Field(default=1, ge=1)
+    spread: bool = True
 
     @property
     def pool(self) -> str:
@@ -41,8 +52,26 @@ class Placement(Settings):
         if self == Placement():
             return "default"
         custom = ".".join(f"{name}{amount:g}" for name, amount in sorted(self.resources.items()))
-        parts = [f"c{self.cpus:g}", f"g{self.gpus:g}", custom, f"x{self.replicas}"]
+        wishes = [self.labels, *self.fallback] if self.labels or self.fallback else []
+        labels = f"l{zlib.crc32(repr([sorted(wish.items()) for wish in wishes]).encode()):08x}" if wishes else ""
+        kind = (self.accelerator or "").replace("/", ".")
+        packed = "" if self.spread else "packed"
+        parts = [f"c{self.cpus:g}", f"g{self.gpus:g}", custom, kind, labels, packed, f"x{self.replicas}"]
         return "-".join(part for part in parts if part)
+
+
+class Limits(Settings):
+    """What an endpoint allows one account. None is unknown, and then found out from its answers.
+
+    Attributes:
+        requests_per_minute: requests, sent evenly spread.
+        tokens_per_minute: tokens of prompts and replies together.
+        concurrency: requests in flight.
+    """
+
+    requests_per_minute: float | None = Field(default=None, gt=0)
+    tokens_per_minute: float | None = Field(default=None, gt=0)
+    concurrency: int | None = Field(default=None, ge=1)
 
 
 class Topology(Settings):
@@ -72,6 +101,7 @@ class Topology(Settings):
             their end.
         kept_bytes: events and outcomes of a supervisor altogether; beyond it finished runs are dropped, the oldest first,
             then the oldest events of the run that tells the next one.
+        limits: of model endpoints, by provider prefix (``openai``) or base URL; each account has them, in the whole cluster.
     """
 
     supervisors: int | None = Field(default=None, ge=1)
@@ -80,6 +110,9 @@ class Topology(Settings):
     checkpointers: int = Field(default=1, ge=1)
     colocate_agents: bool = False
     resources: Mapping[str, float] = Field(default_factory=dict)
+    labels: Mapping[str, str] = Field(default_factory=dict)
+    per_node: bool = False
+    autoscale: bool = False
     max_runs: int = Field(default=20_000, ge=1)
     recovery_seconds: float = Field(default=60.0, ge=0)
     max_recoveries: int = Field(default=5, ge=0)
@@ -91,6 +124,7 @@ class Topology(Settings):
     kept_runs: int = Field(default=1_000, ge=0)
     kept_seconds: float = Field(default=3_600.0, gt=0)
     kept_bytes: int = Field(default=256 * 1024 * 1024, ge=1)
+    limits: Mapping[str, Limits] = Field(default_factory=dict)
 
 
 class AgentConfig(Settings):

@@ -60,6 +60,7 @@
     │   ├── StaleWriter               a newer owner has the thread's lease, or it was deleted
     │   ├── StoreUnavailable
     │   └── NotStorable               a value that would not survive the round trip
+    ├── JobServerError                the job server of a Ray cluster refused, or went away
     └── RuntimeClosed                 the runtime was shut down
 
 Each class has a stable ``code`` and says in ``retryable`` whether trying again can help. Errors cross actors
@@ -494,6 +495,12 @@ class NotStorable(CheckpointError, TypeError):
     code = "not_storable"
 
 
+class JobServerError(UmbelError):
+    """The job server of a Ray cluster refused a request, or went away."""
+
+    code = "job_server"
+
+
 class RuntimeClosed(UmbelError):
     """The runtime was shut down."""
 
@@ -529,6 +536,12 @@ def from_wire(data: dict[str, Any]) -> UmbelError:
 
 
 _BY_CODE = _tree(UmbelError)
+
+
+def error_codes() -> frozenset[str]:
+    """Every code that an error of Umbel can have."""
+    return frozenset(_BY_CODE)
+
 
 __all__ = [
     "ActorError",
@@ -592,5 +605,6 @@ __all__ = [
     "UnknownKind",
     "UnknownTask",
     "UnknownTool",
+    "error_codes",
     "from_wire",
 ]  # fmt: skip

@@ -183,7 +183,10 @@ class FinalAnswerVerificationEvent(Event):
 
 
 class ModelRetryEvent(Event):
-    """A model call failed and is tried again after ``delay_seconds``; ``attempt`` counts from 1."""
+    """A model call failed and is tried again after ``delay_seconds``; ``attempt`` counts from 1.
+
+    With ``attempt`` 0 nothing failed: the call waits for its turn at a rate limit, for about so long.
+    """
 
     event_type: Literal["model_retry"] = "model_retry"
     attempt: int

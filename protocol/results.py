@@ -30,6 +30,7 @@ StopReason = Literal[
     "interrupted",
     "error",
     "cancelled",
+    "suspended",
 ]
 STOP_REASONS: tuple[StopReason, ...] = get_args(StopReason)
 SUCCESSFUL = frozenset({"complete", "terminal_tool", "confidence_met"})

@@ -19,6 +19,8 @@ from typing import Literal
 from .codec import message_type
 from .messages import NOTHING, Frozen, JsonObject, Text, ToolResult
 
+LEDGER_PREFIX = "fleet:"  # of threads that hold the results of a fleet, no conversation
+
 
 class JournalEntry(Frozen):
     """A step of a tool call with side effects, written down so that a crash cannot make it happen twice.
@@ -208,8 +210,13 @@ class CollectGarbage(Frozen):
     tombstones: float = 30 * 86_400.0
 
     def limit(self, thread_id: str) -> float | None:
-        """The age in seconds at which that thread is deleted, if there is one."""
-        return None if thread_id in self._spared else self.older_than
+        """The age in seconds at which that thread is deleted, if there is one. A fleet's ledger is deleted with the fleet."""
+        spared = thread_id in self._spared or thread_id.startswith(LEDGER_PREFIX)
+        return None if spared else self.older_than
+
+    def kept(self, thread_id: str) -> int | None:
+        """How many checkpoints of that thread stay; None is all. Those of a ledger are results, each its own."""
+        return None if thread_id.startswith(LEDGER_PREFIX) else self.keep
 
     @cached_property
     def _spared(self) -> frozenset[str]:

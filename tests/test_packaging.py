@@ -76,7 +76,9 @@ def test_the_package_list_names_every_package_folder() -> None:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     modules = {path for folder in package_folders() for path in (ROOT / folder).glob("*.py")}
     shipped = {path.relative_to(wheel / "umbel") for path in (wheel / "umbel").rglob("*") if path.is_file()}
-    assert shipped == {path.relative_to(ROOT) for path in modules} | {Path("py.typed")}
+    deploy = ROOT / "cluster" / "deploy"
+    beside = {ROOT / "py.typed", deploy / "Dockerfile", *deploy.glob("kubernetes/*.yaml")}
+    assert shipped == {path.relative_to(ROOT) for path in modules | beside}
     assert sorted(path.name.partition("-")[0] for path in wheel.iterdir()) == ["umbel", "umbel"]
 
 

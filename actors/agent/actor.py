@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, finalize
@@ -15,6 +16,7 @@ from ...protocol.events import ModelRetryEvent
 from ...protocol.messages import Message, ModelResponse
 from ..definitions import Definitions
 from ..frames import Caller
+from ..sharing import sharing
 from .conversation.manager import manage
 from .models.base import Capabilities, FormatOptional, ModelProtocol, aclose, collect
 from .models.registry import resolve_model
@@ -64,11 +66,18 @@ class AgentActor:
             else:
                 del settings["response_format"]  # an ordinary step can do without; a repair asks for it anyway
         if request.stream:
-            response = await collect(_forward(retrying.stream(messages, tools or None, **settings), caller))
+            called: Coroutine[Any, Any, ModelResponse] = collect(
+                _forward(retrying.stream(messages, tools or None, **settings), caller)
+            )
         else:
             called = retrying.complete(messages, tools or None, **settings)
-            del request, settings, messages  # thousands of calls wait here
+        share = request.share
+        del request, settings, messages  # thousands of calls wait here
+        if share is None:
             response = await called
+        else:
+            with sharing(share):
+                response = await called
         if not isinstance(response, ModelResponse):
             raise MalformedResponse(f"{type(model).__name__}.complete returned {type(response).__name__}, not a ModelResponse")
         return ThinkReply.trusted(response=response)

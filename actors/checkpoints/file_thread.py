@@ -158,12 +158,12 @@ class ThreadFolder:
             names = self._clean(record)
             threads = checkpoints = tombstones = 0
             before = self._size(names)
-            limit = request.limit(self._thread_id)
+            limit, keep = request.limit(self._thread_id), request.kept(self._thread_id)
             if record.newest and limit is not None and record.updated_at < now - limit:
                 threads, checkpoints = 1, len(names)
                 self._delete(record, now)
-            elif record.newest and request.keep is not None:
-                checkpoints = self._keep(record, names, request.keep)
+            elif record.newest and keep is not None:
+                checkpoints = self._keep(record, names, keep)
             elif record.lease.is_forgotten(request.tombstones, now) and not record.journal:
                 tombstones = 1
                 self._forget()

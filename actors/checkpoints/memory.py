@@ -313,12 +313,12 @@ class MemoryStore(Store):
         if thread is None or thread.lease.holder(now) is not None:
             return freed
         before, size = len(thread.rows), thread.size()
-        limit = request.limit(thread_id)
+        limit, keep = request.limit(thread_id), request.kept(thread_id)
         expired = limit is not None and thread.rows and thread.rows[-1].created_at < now - limit
         if expired:
             thread = self._threads[thread_id] = _Thread(lease=thread.lease.deleted(now))
-        elif request.keep is not None:
-            thread.keep(request.keep, thread_id)
+        elif keep is not None:
+            thread.keep(keep, thread_id)
         forgotten = thread.lease.is_forgotten(request.tombstones, now) and not thread.journal
         if forgotten:
             del self._threads[thread_id]

@@ -261,15 +261,15 @@ class PostgresStore(Store):
             return GarbageCollected()
         before, size = await work.one(sql.SIZE, number)
         expired = False
-        limit = request.limit(thread.thread_id)
+        limit, keep = request.limit(thread.thread_id), request.kept(thread.thread_id)
         if thread.position and limit is not None:
             created_at = (await work.one(sql.NEWEST_AT, number, thread.position))[0]
             expired = created_at < now - limit
         if expired:
             await _empty(work, thread)
-        elif thread.position and request.keep is not None:
+        elif thread.position and keep is not None:
             with passing_over_damage():
-                await self._fold(work, thread, request.keep)
+                await self._fold(work, thread, keep)
         after, less = await work.one(sql.SIZE, number)
         lease = thread.lease.deleted(now) if expired else thread.lease
         tombstones = await work.run(sql.FORGET, number) if lease.is_forgotten(request.tombstones, now) else 0

@@ -61,7 +61,7 @@ class RedisGarbage:
     async def _collect_thread(self, thread_id: str, request: CollectGarbage) -> tuple[GarbageCollected, set[str]]:
         """What one thread gave, and the texts that it still refers to."""
         threads = checkpoints = size = folded = 0
-        limit = request.limit(thread_id)
+        limit, keep = request.limit(thread_id), request.kept(thread_id)
         if limit is not None:
             checkpoints, size = await self.delete(thread_id, limit)
             threads = int(checkpoints > 0)
@@ -70,9 +70,9 @@ class RedisGarbage:
             await self._unlist(thread_id)
         else:
             await self._client.command("ZADD", self._client.index, 0, thread_id)
-            if request.keep is not None:
+            if keep is not None:
                 with passing_over_damage():
-                    folded, size = await self._fold(thread_id, request.keep)
+                    folded, size = await self._fold(thread_id, keep)
         sweep = self._client.about(scripts.SWEEP, thread_id, round(request.tombstones * 1000), "1" if folded else "")
         [[tombstones, used]] = await self._client.call([sweep])
         freed = GarbageCollected(threads=threads, checkpoints=checkpoints + folded, tombstones=tombstones, bytes=max(0, size))

@@ -82,12 +82,12 @@ class S3Garbage:
             return head.updated_at < now - limit
 
         thread_id, checkpoints, size = head.thread_id, 0, 0
-        limit = request.limit(thread_id)
+        limit, keep = request.limit(thread_id), request.kept(thread_id)
         gone = self._threads.delete(thread_id, only=expired) if limit is not None else Head(thread_id=thread_id)
         if not gone.line and head.line:
             self._client.put(name_key(thread_id), thread_id.encode())
-        if not gone.line and request.keep is not None:
-            checkpoints, size = self._fold(thread_id, request.keep)
+        if not gone.line and keep is not None:
+            checkpoints, size = self._fold(thread_id, keep)
         return GarbageCollected(
             threads=int(bool(gone.line)),
             checkpoints=len(gone.line) + checkpoints,

@@ -128,12 +128,12 @@ def collect_thread(connection: sqlite3.Connection, thread_id: str, request: Coll
     threads = checkpoints = tombstones = 0
     before = _size(connection, thread_id)
     newest = connection.execute(_NEWEST, (thread_id,)).fetchone()
-    limit = request.limit(thread_id)
+    limit, keep = request.limit(thread_id), request.kept(thread_id)
     if newest is not None and limit is not None and newest[1] < now - limit:
         threads, checkpoints = 1, _delete(connection, thread_id, now)
-    elif newest is not None and request.keep is not None:
+    elif newest is not None and keep is not None:
         with passing_over_damage():
-            checkpoints = _keep(connection, thread_id, request.keep)
+            checkpoints = _keep(connection, thread_id, keep)
     elif lease.is_forgotten(request.tombstones, now) and not _has_journal(connection, thread_id):
         tombstones = connection.execute("DELETE FROM umbel_threads WHERE thread_id = ?", (thread_id,)).rowcount
     freed = max(0, before - _size(connection, thread_id))

@@ -22,6 +22,7 @@ from ..definitions import Definitions
 from ..frames import Caller, Channel
 from ..tools.context import enter as enter_tool
 from .loop import run_turn
+from .moving import may_leave
 from .pause import listed
 from .run import LONG_CONVERSATION, Peers, Run
 from .thread import read
@@ -64,6 +65,18 @@ class SupervisorActor:
         self._queued: dict[str, Queued] = {}
         self._over: dict[Channel, list[str]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._moving = False
+
+    def move(self) -> None:
+        """This process is about to end in good order: durable runs wait at their next boundary for the one that follows."""
+        self._moving = True
+        for run in self._runs.values():
+            run.moving = True
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether no run would lose anything now."""
+        return may_leave(self._runs.values())
 
     @property
     def active(self) -> int:
@@ -140,6 +153,8 @@ class SupervisorActor:
     def stop_runs(self, message: CancelRun) -> int:
         """Tell the matching runs to stop; how many there were."""
         chosen = [run for run in self._runs.values() if _matches(run.request, message)]
+        if message.suspend:
+            return sum([run.suspend() for run in chosen])
         for run in chosen:
             run.stop("cancelled")
         queued = [entry for entry in self._queued.values() if _matches(entry.request, message)]
@@ -161,6 +176,7 @@ class SupervisorActor:
         self._loop = self._loop or asyncio.get_running_loop()  # kept: with Python 3.11 asking costs a system call
         task = asyncio.current_task(self._loop)
         run = self._runs[request.run_id] = Run(request, agent, caller, self._peers, self._forget, task)
+        run.moving = self._moving
         run.set_deadline()
         try:
             return RunFinished.trusted(outcome=await run_turn(run))

@@ -187,7 +187,7 @@ class BegunRuns:
         """Stop runs, also for the incarnation after this one."""
         await self.ready()
         begun = self._runs.get(message.run_id or "")
-        if begun is not None and begun.ended_at is None:
+        if begun is not None and begun.ended_at is None and not message.suspend:
             begun.start = begun.start.evolve(cancelled=True)
             await self._note(begun)
         return await self._supervisor.cancel(message, caller)

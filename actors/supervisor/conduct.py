@@ -48,7 +48,7 @@ async def conduct(run: Run) -> str:
     if ending is None:
         stage.flush()
         run.state = run.state.evolve(turn=run.state.turn.evolve(interrupts=tuple(stage.paused)))
-        return "interrupted"
+        return "interrupted" if stage.paused else "suspended"
     run.state = run.state.evolve(turn=run.state.turn.evolve(interrupts=()))
     stage.end(ending)
     run.last_text = ending.final_output
@@ -58,7 +58,7 @@ async def conduct(run: Run) -> str:
 
 
 async def played(run: Run, stage: Stage) -> Ending | None:
-    """How the program ends; None when it waits for a person.
+    """How the program ends; None when it waits for a person, or is suspended.
 
     It is a task of its own: so what it cancels itself, or a timeout of its own, is never taken for a stop from outside.
     """

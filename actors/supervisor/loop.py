@@ -2,7 +2,8 @@
 
     open      load the thread, or begin a conversation; take the answers of a resume     thread.py, pause.py
               what a crash broke off: an outcome, or a batch of calls                    recovery.py, journal.py
-    boundary  stop?  told to stop, the user's condition, loops, built-in limits           here
+    boundary  stop?  told to stop, the user's condition, suspended, loops, built-in limits          here
+              its process is about to end: wait for the one that follows                  moving.py
     notes     a plan to make, a budget that runs out                                      notes.py
     room      worst-case cost of the next call; a conversation that outgrows the window   room.py
     think     one model call, whole or streamed, by way of the hooks                      think.py, hooked.py
@@ -31,6 +32,7 @@ from .answer import answer, send_back
 from .conduct import conduct
 from .execute import execute, reopen, resume
 from .hooks.dispatch import before_invocation_all, call
+from .moving import park
 from .notes import add_notes
 from .recover import MAX_UNFINISHED, repaired
 from .recovery import Ended, recover_turn
@@ -103,6 +105,8 @@ async def iterate(run: Run) -> str:
         reason = boundary(run)
         if reason is not None:
             return reason
+        if run.moving and run.is_durable:
+            await park(run)
         run.state = run.state.next_iteration()
         add_notes(run)
         reason = await make_room(run) if crowded(run) else None
@@ -136,6 +140,8 @@ def boundary(run: Run) -> str | None:
         if stop:
             run.termination_reason = reason or "complete"
             return run.termination_reason
+    if run.suspending:
+        return "suspended"
     warn_of_loop(run)
     stop_reason = run.state.should_terminate()
     if stop_reason == "max_iterations" and hands_over(run):

@@ -72,6 +72,8 @@ async def run_member(
             request = subordinate(run, await request_of(stage, key, member, fields, full or bool(calls)), lease)
             if lease.spent:
                 return result_of(key, name, unrun(request, SPENT[lease.spent]), full=False)
+            if run.suspending:
+                return result_of(key, name, unrun(request, "suspended"), full=False)
             if run.request.recover:
                 request = request.evolve(**of_member(run.request.heard, key))
             stage.begun[key] = request

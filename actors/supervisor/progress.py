@@ -32,7 +32,10 @@ Perform = Callable[[str], Awaitable[MemberResult]]
 
 
 class StepPaused(BaseException):
-    """A step waits for a person. Not an ``Exception``, so that a program which handles failures lets it pass."""
+    """A step waits: for a person, or, in a pattern that is suspended, for whoever goes on with it.
+
+    Not an ``Exception``, so that a program which handles failures lets it pass.
+    """
 
 
 class Progress:
@@ -68,6 +71,7 @@ class Progress:
         self._changes = self._stored = 0
         self._opening: asyncio.Task[None] | None = None
         self._live = not self.log.records or self.log.replayed
+        run.on_suspend = self._suspend_members
         self.room = asyncio.Semaphore(self.pattern.max_concurrency or 1_000_000)
         for waits in run.state.interrupts:
             self._asked.setdefault(waits.call.id, []).append(waits)
@@ -97,6 +101,8 @@ class Progress:
         waiting = self._asked.get(key)
         if waiting:
             self._pause(waiting)
+        if self.run.suspending:
+            raise StepPaused
         self._live = True
         task = self._tasks[key] = asyncio.ensure_future(self._carry_out(key, member, perform))
         try:
@@ -113,6 +119,8 @@ class Progress:
         if not self._opening.done():
             await asyncio.shield(self._opening)
         self._opening.result()
+        if self.run.suspending:
+            raise StepPaused
         try:
             result = await perform(key)
         except StepPaused:
@@ -131,6 +139,9 @@ class Progress:
         if result.status == "cancelled" and self.run.stopping is not None and key not in self._unwanted:
             self.counted(key, result.metrics)
             return result  # it was stopped with the pattern: who continues that continues it
+        if result.stop_reason == "suspended":
+            self.counted(key, result.metrics)
+            raise StepPaused
         await self._record(result)
         return result
 
@@ -249,6 +260,16 @@ class Progress:
         for task in self._tasks.values():
             if not task.cancelled() and isinstance(task.exception(), Exception):
                 task.result()
+
+    def _suspend_members(self) -> None:
+        """The pattern is suspended: so are its members in progress, and no step begins any more."""
+        for request in self.begun.values():
+            told = asyncio.ensure_future(self._tell_to_suspend(request))
+            told.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _tell_to_suspend(self, request: StartRun) -> None:
+        await asyncio.sleep(0)  # one that begins at this moment is told behind its request
+        await child_channel(self.run, request).request(CancelRun(run_id=request.run_id, suspend=True))
 
     async def give_up(self, key: str) -> None:
         """Stop a step that nobody waits for any more; what it had used is counted."""

@@ -107,7 +107,10 @@ class Run:
         lost: why it must stop, if that is an error: somebody else has its thread.
         bad_batches: batches in a row whose every call failed.
         empty_replies: unusable replies in a row.
+        moving: its process is about to end in good order: a durable run waits at its next boundary for the one that follows.
+        parked: it does.
         stopping: why the run was told to stop from outside, if it was.
+        suspending: it ends at its next boundary; on_suspend: of a pattern, told when that is asked for.
         time_limit: seconds from the turn's start until it is stopped, if there is a limit.
         partial_text: what was streamed of a reply that has not ended.
     """
@@ -136,8 +139,11 @@ class Run:
         "lease",
         "lost",
         "model_calls",
+        "moving",
         "no_tool_calls",
+        "on_suspend",
         "opening",
+        "parked",
         "partial_text",
         "peers",
         "request",
@@ -146,6 +152,7 @@ class Run:
         "started_at",
         "state",
         "stopping",
+        "suspending",
         "termination",
         "termination_reason",
         "time_limit",
@@ -190,7 +197,10 @@ class Run:
         self.last_text = ""
         self.no_tool_calls = False
         self.partial_text = ""
+        self.moving = self.parked = False
         self.stopping: str | None = None
+        self.suspending = False
+        self.on_suspend: Callable[[], None] | None = None
         self.time_limit: float | None = None
         self._held: list[Event] | None = None
         self.ends: list[list[Any]] = []
@@ -264,6 +274,15 @@ class Run:
             self.stopping = "time_budget" if overdue else reason  # LOOP-21
             if self._task is not None:
                 self._task.cancel()
+
+    def suspend(self) -> bool:
+        """End the run at its next boundary, if somebody can go on with it from there."""
+        if self.is_durable and not self.closing and self.stopping is None:
+            self.suspending = True
+            if self.on_suspend is not None:
+                self.on_suspend()
+            return True
+        return False
 
     def lose(self, error: Exception) -> None:
         """Stop the run with an error: its thread is not its own any more."""

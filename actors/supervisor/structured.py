@@ -19,7 +19,7 @@ from ...protocol.messages import Message, ModelResponse
 
 ERROR_CHARS = 2_000
 MAX_BRACES = 1_000  # braces that open no JSON, until the search is given up: each costs a look at the text before it
-_UNANSWERED = frozenset({"interrupted", "cancelled"})
+_UNANSWERED = frozenset({"interrupted", "cancelled", "suspended"})
 
 Ask = Callable[[list[Message], dict[str, Any] | None], Awaitable[ModelResponse]]
 

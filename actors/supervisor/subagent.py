@@ -62,6 +62,7 @@ def subordinate(run: Run, request: StartRun, lease: Lease) -> StartRun:
         depth=run.request.depth + (request.member is None),
         lease_tokens=lease.tokens,
         lease_cost_usd=lease.cost_usd,
+        share=run.request.share,
     )
 
 

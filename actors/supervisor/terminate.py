@@ -29,8 +29,10 @@ SUMMARY_PROMPT = (
 )
 CANCELLED = "The run was cancelled by an external signal."
 ERROR_CHARS = 2_000
-OPEN = frozenset({"interrupted", "error", "cancelled"})  # the turn is not over: it waits for an answer, or was cut off
-UNSUCCESSFUL = frozenset({"error", "cancelled", "interrupted"})  # what hooks are told; a limit is no failure
+OPEN = frozenset(
+    {"interrupted", "error", "cancelled", "suspended"}
+)  # the turn is not over: it waits for an answer, or was cut off
+UNSUCCESSFUL = frozenset({"error", "cancelled", "interrupted", "suspended"})  # what hooks are told; a limit is no failure
 
 
 async def terminate(run: Run, reason: str, error: Exception | None = None) -> RunOutcome:
@@ -176,7 +178,7 @@ async def final_text(run: Run, reason: str) -> str:
     if reason == "cancelled" or run.stopping is not None:
         keep_partial(run)
         return CANCELLED if reason == "cancelled" else run.last_text
-    if reason == "interrupted":
+    if reason in {"interrupted", "suspended"}:
         return ""
     return without_answer(run) if reason == "empty_reply" else run.last_text
 

@@ -86,6 +86,7 @@ async def ask(
                 role=role,
                 stream=stream,
                 model_kwargs=settings,
+                share=run.request.share,
             ),
             on_partial=heard,
         )

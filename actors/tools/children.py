@@ -105,8 +105,9 @@ class ChildRuntime:
             if not over:
                 self._port.stop(request.run_id)
 
-    def cancel(self, run_id: str, request: StartRun) -> None:
-        self._port.stop(run_id)
+    def cancel(self, run_id: str, request: StartRun, *, suspend: bool = False) -> None:
+        if not suspend:  # a child run has no thread to go on from
+            self._port.stop(run_id)
 
     def run_sync(self, job: Coroutine[Any, Any, T]) -> T:
         """For sync bodies.

@@ -10,13 +10,23 @@ from collections.abc import Callable
 
 MASK = "[REDACTED]"
 _LONG, _HEAD, _TAIL = 18, 6, 4
+_LEAST = 8  # shorter ones would mask ordinary words
+_CONCEALED: dict[str, None] = {}  # the values of secrets that this process looked up
 
 
 def redact(text: str) -> str:
     """``text`` with credentials masked; long keys keep 6 leading and 4 trailing characters so that they can be told apart."""
+    for secret in _CONCEALED:
+        text = text.replace(secret, MASK)
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
     return text
+
+
+def conceal(secret: str) -> None:
+    """Mask this very text wherever it appears from now on in this process; nothing of it is left."""
+    if len(secret) >= _LEAST:
+        _CONCEALED[secret] = None
 
 
 def mask(secret: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
-from .doctor import umbel_home
+from .check import umbel_home
 from .ending import ends_cleanly, set_up_logging
 
 if TYPE_CHECKING:

@@ -18,17 +18,19 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from . import options
+from .check import Check, umbel_home
+from .cluster_checks import examine_cluster
 from .ending import FAILED, OK, ends_cleanly
 
-Status = Literal["ok", "warn", "fail"]
 EXTRAS = {
+    "data": ("pyarrow", "pandas"),
     "gateway": ("a2a", "starlette", "uvicorn"),
     "mcp": ("mcp",),
     "otel": ("opentelemetry.sdk",),
@@ -48,43 +50,30 @@ ray.shutdown()
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing looked at.
-
-    Attributes:
-        name: what.
-        status: ``ok``; ``warn``: works, but not everything or not well; ``fail``: Umbel cannot work.
-        detail: what was found.
-        remedy: what to do about it, empty when all is well.
-    """
-
-    name: str
-    status: Status
-    detail: str
-    remedy: str = ""
-
-
 StoreOption = Annotated[
     str | None, typer.Option("--store", help="URL of your agents' store, their checkpointer (default: the one in UMBEL_HOME).")
 ]
 
 
 @ends_cleanly
-def doctor(*, store: StoreOption = None, as_json: options.JsonOption = False) -> None:
+def doctor(*, store: StoreOption = None, address: options.AddressOption = None, as_json: options.JsonOption = False) -> None:
     """Check this machine: versions, cores, memory, Ray, an existing cluster, home folder, SQLite, the store, extras.
+
+    With --address a cluster instead: its nodes, their versions, clocks, disks, how fast it notices a lost node, whether it
+    asks for a token, and whether every node reaches the store.
 
     \b
     Example:
       umbel doctor
       umbel doctor --store redis://localhost:6379
+      umbel doctor --address 10.0.0.1:6379 --store redis://10.0.0.5:6379
       umbel doctor --json | jq '.checks[] | select(.status != "ok")'
 
     \b
-    Exit codes: 0 it works (perhaps with warnings), 1 something fails.
+    Exit codes: 0 it works (perhaps with warnings), 1 something fails, 2 no cluster answers.
     """  # noqa: D301 - typer needs the real \b
     checks = []
-    for check in examine(store):
+    for check in examine(store) if address is None else examine_cluster(address, store):
         checks.append(check)
         if not as_json:
             _print(check)
@@ -169,11 +158,6 @@ def _open_files() -> Check:
     if soft < 4096:
         return Check("open files", "warn", f"limit {soft} (hard limit {hard})", "ulimit -n 65535, before you start Umbel")
     return Check("open files", "ok", f"limit {soft}")
-
-
-def umbel_home() -> Path:
-    """The folder of embedded defaults: ``UMBEL_HOME``, or ``~/.umbel``."""
-    return Path(os.environ.get("UMBEL_HOME") or "~/.umbel").expanduser().absolute()
 
 
 def _home() -> Check:

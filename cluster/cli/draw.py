@@ -63,7 +63,7 @@ def draw(
     set_up_logging(verbose)
     from ...patterns import drawing
     from ...patterns.structure import structure_of
-    from .loading import load_agent
+    from ..loading import load_agent
 
     structure = _structure(load_agent(pattern, "draw"), structure_of, pattern)
     if as_json:

@@ -6,13 +6,16 @@ from typing import Annotated
 
 import typer
 
-from . import fleet, threads
+from . import fleet, fleet_views, jobs, threads
 from .attach import attach, cancel, runs
 from .demo import demo
 from .doctor import doctor
+from .drain import drain
 from .draw import draw
+from .retry_failed import retry_failed
 from .run import run
 from .services import down, ps
+from .submit import submit
 
 app = typer.Typer(
     name="umbel",
@@ -21,9 +24,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+for view in (fleet_views.status, fleet_views.report, fleet_views.diff, fleet_views.rm):
+    fleet.app.command(view.__name__)(view)
+fleet.app.command("retry-failed")(retry_failed)
 app.add_typer(fleet.app, name="fleet")
+app.add_typer(jobs.app, name="jobs")
 app.add_typer(threads.app, name="threads")
 app.command("run")(run)
+app.command("submit")(submit)
 app.command("draw")(draw)
 app.command("doctor")(doctor)
 app.command("demo")(demo)
@@ -32,6 +40,7 @@ app.command("attach")(attach)
 app.command("cancel")(cancel)
 app.command("ps")(ps)
 app.command("down")(down)
+app.command("drain")(drain)
 
 
 def _version(wanted: bool) -> None:

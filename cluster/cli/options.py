@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,6 +32,17 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary; only errors.")]
 VerboseOption = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Logs of Umbel; -vv also tracebacks.")]
 OutFolder = Annotated[Path | None, typer.Option("--out", help="Folder for results and database (default: $UMBEL_HOME/demo).")]
+
+_DEFAULT_SERVER = "http://127.0.0.1:8265"
+ServerOption = Annotated[
+    str | None,
+    typer.Option("--address", help="The cluster's dashboard (default: RAY_API_SERVER_ADDRESS, or http://127.0.0.1:8265)."),
+]
+
+
+def server_address(given: str | None) -> str:
+    """The job server that is meant."""
+    return given or os.environ.get("RAY_API_SERVER_ADDRESS") or _DEFAULT_SERVER
 
 
 def open_runtime(where: Where, address: str | None) -> Runtime:

@@ -59,7 +59,7 @@ def run(
     Exit codes: 0 the run succeeded, 1 it did not, 2 wrong usage, 130 Ctrl-C.
     """  # noqa: D301 - typer needs the real \b
     set_up_logging(verbose, quiet=quiet)
-    from .loading import load_agent
+    from ..loading import load_agent
 
     runnable = load_agent(agent)
     text = sys.stdin.read() if prompt == "-" else prompt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 
 from . import options
 from .ending import FAILED, ends_cleanly, fail, set_up_logging
+from .node_view import NODE_COLUMNS, SHORT_ID, node_rows
 
 
 @ends_cleanly
@@ -20,7 +22,7 @@ def ps(
     as_json: options.JsonOption = False,
     verbose: options.VerboseOption = 0,
 ) -> None:
-    """List the runtimes on a Ray cluster, their actors, and how many runs are in progress.
+    """List the nodes of a Ray cluster and the runtimes on it: their actors, and how many runs are in progress.
 
     A runtime is started with Runtime(namespace="support", detached=True) to outlive its driver, and without detached=True
     for as long as its driver lives; both are listed.
@@ -29,19 +31,22 @@ def ps(
     Example:
       umbel ps --address 10.0.0.1:6379
       umbel ps --json | jq -r '.runtimes[] | "\\(.namespace) \\(.runs)"'
+      umbel ps --json | jq -r '.nodes[] | select(.drained_until != null).host'
 
     \b
     Exit codes: 0 listed, 2 no cluster answers.
     """  # noqa: D301 - typer needs the real \b
     set_up_logging(verbose)
+    from ..nodes import cluster_nodes
     from ..services import find_services
     from .thread_views import printable, show_json, size, table
 
     with connected(address):
-        services = find_services()
+        services, nodes = find_services(), cluster_nodes()
     if as_json:
-        show_json({"runtimes": [service.facts() for service in services]})
+        show_json({"runtimes": [service.facts() for service in services], "nodes": [node.facts() for node in nodes]})
         return
+    typer.echo(table(NODE_COLUMNS, node_rows(nodes, services, time.time())))
     rows = [
         (
             printable(service.namespace),
@@ -49,6 +54,7 @@ def ps(
             printable(actor.name),
             str(actor.pid or "no answer"),
             actor.node or "",
+            (actor.node_id or "")[:SHORT_ID],
             "" if actor.runs is None else f"{actor.runs:,}",
             "" if actor.rss_bytes is None else size(actor.rss_bytes),
         )
@@ -56,7 +62,8 @@ def ps(
         for actor in service.actors
     ]
     if rows:
-        typer.echo(table(("runtime", "detached", "actor", "pid", "node", "runs", "memory"), rows))
+        typer.echo()
+        typer.echo(table(("runtime", "detached", "actor", "pid", "address", "node", "runs", "memory"), rows))
     else:
         typer.echo("umbel: no runtimes are on this cluster", err=True)
 

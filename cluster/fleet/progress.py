@@ -32,6 +32,9 @@ class Snapshot:
         elapsed_s: seconds since the start.
         rate: tasks per second over the last half minute.
         eta_s: seconds to go, None when unknown.
+        budget: how much of the fleet's budget is used, for people; empty without one.
+        deadline_s: seconds to the deadline, None without one.
+        waiting: model calls that wait for a rate limit, None when nobody counts them.
     """
 
     total: int | None = None
@@ -49,6 +52,9 @@ class Snapshot:
     elapsed_s: float = 0.0
     rate: float = 0.0
     eta_s: float | None = None
+    budget: str = ""
+    deadline_s: float | None = None
+    waiting: int | None = None
 
 
 @runtime_checkable
@@ -144,7 +150,11 @@ def describe(snapshot: Snapshot) -> str:
     parts = [f"{done:,}/{snapshot.total:,}" if snapshot.total is not None else f"{done:,} done", f"{snapshot.rate:,.1f}/s"]
     if snapshot.eta_s is not None:
         parts.append(f"ETA {duration(snapshot.eta_s)}")
+    if snapshot.deadline_s is not None:
+        parts.append(f"deadline in {duration(max(0.0, snapshot.deadline_s))}")
     parts.append(f"{snapshot.running:,} running")
+    if snapshot.waiting:
+        parts.append(f"{snapshot.waiting:,} waiting for rate limits")
     for name in ("failed", "quarantined", "invalid", "cancelled", "skipped", "retries"):
         count = getattr(snapshot, name)
         if count or name == "failed":
@@ -152,6 +162,8 @@ def describe(snapshot: Snapshot) -> str:
     parts.append(f"{snapshot.tokens:,} tokens")
     if snapshot.cost_usd is not None:
         parts.append(f"${snapshot.cost_usd:,.4f}")
+    if snapshot.budget:
+        parts.append(f"budget: {snapshot.budget}")
     return ", ".join(parts)
 
 

@@ -59,8 +59,10 @@ class FleetReport(Frozen):
         rate: tasks per second.
         tokens: of all attempts.
         cost_usd: of all attempts, None when no model has a price.
-        out: the results file.
-        stopped: why the fleet was stopped before its end (``SIGINT``, ``SIGTERM``, ``cancelled``...), or None.
+        name: of the fleet, if it has one.
+        out: the results file, or files.
+        stopped: why the fleet was stopped before its end (``SIGINT``, ``SIGTERM``, ``cancelled``, ``deadline``,
+            ``budget_tokens``, ``budget_cost_usd``, ``budget_seconds``...), or None.
         failures: the first 20 results that are not ok.
         results: every result in the order of the tasks; empty when they were not kept.
     """
@@ -77,6 +79,7 @@ class FleetReport(Frozen):
     rate: float = 0.0
     tokens: int = 0
     cost_usd: float | None = None
+    name: str | None = None
     out: str | None = None
     stopped: str | None = None
     failures: tuple[TaskResult, ...] = ()
@@ -106,9 +109,16 @@ class FleetInterrupted(KeyboardInterrupt):
 def resume_advice(report: FleetReport) -> str:
     """What is done and how to go on, for someone who stopped a fleet."""
     done = f"stopped after {report.total - report.cancelled:,} tasks ({report.cancelled:,} cancelled)"
+    if report.stopped == "deadline":
+        done = f"the deadline has passed: {done}"
+    elif report.stopped is not None and report.stopped.startswith("budget_"):
+        done = f"the budget ({report.stopped.removeprefix('budget_')}) is used up: {done}"
+    if report.name is not None:
+        return f"{done}; results so far are kept as fleet {report.name!r}; run again with resume to go on"
     if report.out is None:
         return f"{done}; give results a file to be able to resume"
-    return f"{done}; results so far are in {report.out}; run again with resume to go on"
+    with_more = " and more of it" if (report.stopped or "").startswith("budget_") else ""
+    return f"{done}; results so far are in {report.out}; run again with resume{with_more} to go on"
 
 
 def one_line(text: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import random
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self, get_args
 
 from ...protocol.errors import (
     AuthenticationFailed,
@@ -17,8 +19,11 @@ from ...protocol.errors import (
     RunLost,
     RuntimeClosed,
     UmbelError,
+    error_codes,
     from_wire,
 )
+from ...protocol.results import StopReason
+from .durations import read_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,61 @@ class Backoff:
         if asked is None:
             return bound * self.chance()
         return min(asked, self.retry_after_cap) + bound * self.chance()
+
+
+_TIMEOUT_CODES = ("timeout", "deadline_exceeded", "time_budget")  # one name for people: it did not end in time
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How many further attempts a task gets, by the kind of its failure.
+
+    Attributes:
+        default: after errors that another attempt can mend and that ``by_code`` does not name, together. 0 also rules out
+            another attempt after the loss of an actor.
+        by_code: after each of these codes of errors (``rate_limit``, ``timeout``, ``context_overflow``...) or reasons why a
+            run stopped (``max_iterations``...); what is named here is tried again even if it is not expected to help.
+    """
+
+    default: int = 2
+    by_code: Mapping[str, int] | None = None
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """What a setting means: a number, a mapping of codes (and ``default``) to numbers, or this.
+
+        Raises:
+            ValueError: a number below 0, or a code that no error has; the message names a close one.
+        """
+        if isinstance(value, cls):
+            return value
+        given = dict(value) if isinstance(value, Mapping) else {"default": value}
+        counts = {str(code): read_count(number) for code, number in given.items()}
+        known = {*error_codes(), *get_args(StopReason), "default"}
+        for code, number in counts.items():
+            if number < 0:
+                raise ValueError(f"{code}: expected 0 or more, found {number}")
+            if code not in known:
+                close = difflib.get_close_matches(code, known, 1)
+                raise ValueError(f"no error has the code {code!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+        default = counts.pop("default", 2)
+        return cls(default, counts)
+
+    def allows(self, error: Any, stop_reason: str | None, failures: Counter[str]) -> bool:
+        """Count a failure, and say whether another attempt may follow it."""
+        name = self._name(error, stop_reason)
+        failures[name] += 1
+        if name == "default":
+            return is_retryable(error) and failures[name] <= self.default
+        return failures[name] <= (self.by_code or {})[name]
+
+    def _name(self, error: Any, stop_reason: str | None) -> str:
+        """The entry that a failure belongs to."""
+        codes = [cls.code for cls in _classes_of(error)] or ([stop_reason] if stop_reason else [])
+        named = self.by_code or {}
+        if "timeout" in named and codes and all(code in _TIMEOUT_CODES for code in codes):
+            return next((code for code in codes if code in named), "timeout")
+        return next((code for code in codes if code in named), "default")
 
 
 def _retry_after(error: Any) -> float | None:

@@ -1,62 +1,28 @@
-"""One run of a fleet: a fixed set of workers draws tasks, runs the agent on each, hands results to the ledger."""
+"""One run of a fleet: a fixed set of workers draws tasks, has each tried (`attempt.py`), hands results to the ledger."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable
 
-from ...protocol.errors import DeadlineExceeded, InvalidArguments, NotPaused, UmbelError
-from ...protocol.results import Metrics
-from .ledger import Ledger, id_hash
+from ...protocol.errors import UmbelError
+from .attempt import Attempter
+from .budget import FleetPurse
+from .ledger import Ending, Ledger, id_hash
 from .progress import RateMeter, Reporter, Snapshot
-from .quarantine import Quarantine
-from .readiness import Readiness
-from .results import FleetReport, Status, TaskResult, describe_error
-from .retry import Backoff, as_exception, is_fatal, is_final, is_loss, is_retryable
+from .record import FleetRecord
+from .results import FleetReport, TaskResult, describe_error
+from .sessions import Sessions
+from .settings import Runnable, Settings
 from .sources import TaskSource
 from .tally import Attempts, Tally
 from .tasks import BadTask, Task, duplicate
 
 _log = logging.getLogger("umbel.fleet")
 STOP_GRACE_SECONDS = 5.0
-_TIMEOUT_GRACE_SECONDS = 30.0
 _TICK_SECONDS = 0.25
-
-
-class Runnable(Protocol):
-    """What a fleet can run: an agent, a pattern, or anything with this method."""
-
-    async def arun(
-        self,
-        prompt: Any,
-        *,
-        thread_id: str | None = None,
-        metadata: dict[str, Any] | None = None,
-        timeout: float | None = None,
-        full: bool = True,
-    ) -> Any:
-        """Run ``prompt`` to the end; the result has ``message``, ``success``, ``stop_reason``, ``metrics`` and ``error``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How to run: see :class:`~umbel.cluster.fleet.Fleet`."""
-
-    concurrency: int
-    retries: int
-    timeout: float | None
-    threads: str | None
-    options: dict[str, Any]
-    backoff: Backoff
-    quarantine_after: int
-    ready: Callable[[], Awaitable[None]] | None
-    limit: int | None
-    keep: bool
 
 
 class FleetRun:
@@ -65,35 +31,70 @@ class FleetRun:
     def __init__(
         self, agent: Runnable, source: TaskSource, ledger: Ledger | None, reporter: Reporter, settings: Settings
     ) -> None:
-        self._agent = agent
         self._source = source
         self._ledger = ledger
         self._reporter = reporter
         self._settings = settings
         self._tally = Tally()
-        self._quarantine = Quarantine(settings.quarantine_after)
-        self._readiness = Readiness(settings.ready)
+        earlier = None if ledger is None else ledger.record
+        self._earlier = earlier or FleetRecord(name="", sessions=1)
+        self._purse = FleetPurse(
+            settings.budget,
+            settings.concurrency,
+            lambda: self._earlier.seconds + self._elapsed(),
+            spent_tokens=self._earlier.tokens,
+            spent_cost_usd=self._earlier.cost_usd or 0.0,
+        )
+        any_ok = lambda: self._tally.ok > 0  # noqa: E731 - read at each failure
+        self._agent = agent
+        sessions = None if earlier is None else Sessions.of(earlier)
+        self._attempter = Attempter(agent, settings, self._purse, any_ok=any_ok, give_up=self._give_up, sessions=sessions)
         self._seen: set[int] = set()
         self._in_flight: dict[int, Attempts] = {}
         self._kept: list[tuple[int, TaskResult]] = []
         self._taken = 0
         self._ordinal = 0
         self._workers: list[asyncio.Task[None]] = []
+        self._busy: dict[int, asyncio.Task[None]] = {}
         self._alive = 0
         self._ended = asyncio.Event()
         self._size: int | None = None
         self._meter = RateMeter()
         self._started = time.monotonic()
         self._stopped: str | None = None
+        self._enough: str | None = None
         self._fatal: BaseException | None = None
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, within: float = STOP_GRACE_SECONDS) -> None:
         """Take no more tasks and cancel those in flight; ``run`` then returns within seconds."""
         if self._stopped is None:
             self._stopped = reason
-            asyncio.get_running_loop().call_later(STOP_GRACE_SECONDS, self._ended.set)
+            asyncio.get_running_loop().call_later(within, self._ended.set)
             for worker in self._workers:
                 worker.cancel()
+
+    def drain(self, reason: str, grace: float) -> None:
+        """Take no more tasks; those in flight may end, or are suspended where that can be resumed; then :meth:`stop`."""
+        if self._stopped is not None or self._attempter.draining:
+            return
+        self._attempter.draining = True
+        self._enough = reason
+        if self._ledger is not None:
+            self._ledger.note(draining=reason)
+        called = {attempts.order for attempts in self._in_flight.values() if attempts.called}
+        busy = {worker for order, worker in self._busy.items() if order in called}
+        for worker in self._workers:
+            if worker not in busy:  # it waits: for a task, for room, or before another attempt
+                worker.cancel()
+        self._suspend()
+        last = min(STOP_GRACE_SECONDS, grace / 3)
+        asyncio.get_running_loop().call_later(grace - last, self.stop, reason, last)
+
+    def _suspend(self) -> None:
+        suspend: Callable[..., int] | None = getattr(self._agent, "suspend", None)
+        threads = {attempts.thread for attempts in self._in_flight.values() if attempts.called and attempts.thread}
+        if suspend is not None and threads:
+            suspend(threads)
 
     async def run(self) -> FleetReport:
         """Run every task.
@@ -107,7 +108,7 @@ class FleetRun:
         self._alive = len(self._workers)
         for worker in self._workers:
             worker.add_done_callback(self._worker_ended)
-        side = [asyncio.create_task(self._tick()), asyncio.create_task(self._count())]
+        side = [asyncio.create_task(self._tick()), asyncio.create_task(self._count()), *self._alarms()]
         try:
             await self._ended.wait()
         except asyncio.CancelledError:
@@ -122,16 +123,31 @@ class FleetRun:
             raise error
         return self._report()
 
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    def _alarms(self) -> list[asyncio.Task[None]]:
+        """What ends the fleet in order when its time is over."""
+        times = {"deadline": self._settings.deadline_in(0.0), "budget_seconds": self._purse.seconds_left()}
+        return [asyncio.create_task(self._stop_after(left, why)) for why, left in times.items() if left is not None]
+
+    async def _stop_after(self, seconds: float, reason: str) -> None:
+        await asyncio.sleep(seconds)
+        self.drain(reason, self._settings.grace)
+
     def _worker_ended(self, worker: asyncio.Task[None]) -> None:
         self._alive -= 1
         error = None if worker.cancelled() else worker.exception()
         if error is not None:
-            self._fatal = self._fatal or error
-            self.stop("error")
-        elif worker.cancelled():
+            self._give_up(error)
+        elif worker.cancelled() and not self._attempter.draining:
             self.stop("cancelled")
         if self._alive == 0:
             self._ended.set()
+
+    def _give_up(self, error: BaseException) -> None:
+        self._fatal = self._fatal or error
+        self.stop("error")
 
     async def _work(self) -> None:
         while (item := await self._next()) is not None:
@@ -145,18 +161,21 @@ class FleetRun:
                 await asyncio.sleep(0)  # an agent that answers without waiting must not starve progress and writing
 
     async def _next(self) -> Task | BadTask | None:
-        while self._stopped is None and not self._at_limit():
+        while self._stopped is None and not self._attempter.draining and not self._at_limit():
+            if (resource := self._purse.used_up) is not None:
+                self._enough = f"budget_{resource}"
+                return None
             item = await self._source.next()
             if item is None:
                 return None
             key = id_hash(item.id)
             if key in self._seen:
                 item = duplicate(item)
-            elif self._ledger is not None and key in self._ledger.done:
+            elif self._ledger is not None and self._ledger.is_done(key):
                 self._seen.add(key)
                 self._tally.skipped += 1
                 continue
-            if self._at_limit():
+            if self._at_limit() or self._attempter.draining:
                 return None
             self._seen.add(key)
             self._taken += 1
@@ -174,88 +193,42 @@ class FleetRun:
         self._ordinal += 1
         attempts = Attempts(task, self._ordinal, time.monotonic())
         self._in_flight[attempts.order] = attempts
+        self._busy[attempts.order] = asyncio.current_task()  # type: ignore[assignment]  # workers are tasks
         try:
-            result = await self._attempt_until_done(attempts)
+            result = await self._attempter.run(attempts)
+            if result is None:  # nothing of it was done
+                self._in_flight.pop(attempts.order, None)
+                return
         except asyncio.CancelledError:
-            result = attempts.result(
-                "cancelled", error=f"the fleet was stopped ({self._stopped})" if self._stopped else "cancelled"
-            )
+            why = self._stopped or (self._enough if self._attempter.draining else None)
+            result = attempts.result("cancelled", error=f"the fleet was stopped ({why})" if why else "cancelled")
             if self._stopped or _is_cancelled():
                 self._land(attempts, result)
                 raise
+        finally:
+            del self._busy[attempts.order]
         self._land(attempts, result)
 
     def _land(self, attempts: Attempts, result: TaskResult) -> None:
         if self._in_flight.pop(attempts.order, None) is not None:
-            self._record(result, attempts.order)
+            self._record(result, attempts.order, includes_earlier=attempts.includes_earlier)
+            self._note_quarantine(attempts, result)
 
-    def _record(self, result: TaskResult, order: int) -> None:
+    def _note_quarantine(self, attempts: Attempts, result: TaskResult) -> None:
+        file = self._settings.quarantine
+        if file is None:
+            return
+        if result.status == "quarantined":
+            file.put(attempts.task, result.error, attempts.deaths)
+        elif result.status == "ok":
+            file.clear(result.id)
+
+    def _record(self, result: TaskResult, order: int, *, includes_earlier: bool = False) -> None:
         self._tally.add(result)
         if self._ledger is not None:
-            self._ledger.put(result)
+            self._ledger.put(result, includes_earlier=includes_earlier)
         if self._settings.keep:
             self._kept.append((order, result))
-
-    async def _attempt_until_done(self, attempts: Attempts) -> TaskResult:
-        while True:
-            attempts.count += 1
-            async with self._quarantine.turn(attempts):
-                result, error = await self._attempt(attempts)
-            if result.status != "failed":
-                return result
-            if is_final(error) or (is_fatal(error) and not self._tally.ok):
-                self._fatal = self._fatal or as_exception(error)
-                self.stop("error")
-                return result
-            if not self._settings.retries or not is_retryable(error):
-                return result
-            if is_loss(error):
-                if self._quarantine.lost(attempts):
-                    return _quarantined(attempts, result)
-                await self._readiness.wait()
-            elif attempts.count - attempts.losses > self._settings.retries:
-                return result
-            await self._settings.backoff.sleep(self._settings.backoff.delay(attempts.count, error))
-
-    async def _attempt(self, attempts: Attempts) -> tuple[TaskResult, Any]:
-        timeout = self._settings.timeout
-        try:
-            async with asyncio.timeout(None if timeout is None else timeout + _TIMEOUT_GRACE_SECONDS):
-                outcome = await self._call(attempts, timeout)
-        except TimeoutError as error:
-            late = error if isinstance(error, UmbelError) else DeadlineExceeded(f"the run did not end within its {timeout} s")
-            return attempts.result("failed", stop_reason="error", error=describe_error(late)), late
-        except Exception as error:  # noqa: BLE001 - a task's failure, whatever it is, belongs into its result line and harms no other task
-            attempts.add(_spent(error))
-            return attempts.result("failed", stop_reason="error", error=describe_error(error)), error
-        attempts.add(getattr(outcome, "metrics", None))
-        return self._judge(attempts, outcome)
-
-    async def _call(self, attempts: Attempts, timeout: float | None) -> Any:
-        """One attempt. One that has a thread goes on with the turn that the last one began, so that no effect is repeated."""
-        task, threads = attempts.task, self._settings.threads
-        given = {"metadata": {"task_id": task.id, **task.metadata}, "timeout": timeout, **self._settings.options}
-        continue_turn: Callable[..., Awaitable[Any]] | None = getattr(self._agent, "continue_turn", None)
-        if attempts.thread is not None and continue_turn is not None:
-            with contextlib.suppress(NotPaused):  # nothing of it was stored, or it came to an end
-                return await continue_turn(attempts.thread, **given)
-        if not isinstance(task.prompt, str) and not getattr(self._agent, "is_pattern", False):
-            raise InvalidArguments(f"{task.where}: field 'prompt': an agent takes a text; only patterns take an object")
-        attempts.begin(None if threads is None else _thread(threads, attempts))
-        run: Callable[..., Awaitable[Any]] = self._agent.arun
-        return await run(task.prompt, thread_id=attempts.thread, full=False, **given)
-
-    def _judge(self, attempts: Attempts, outcome: Any) -> tuple[TaskResult, Any]:
-        reason, error = getattr(outcome, "stop_reason", None), getattr(outcome, "error", None)
-        message = getattr(outcome, "message", None)
-        if message is None:
-            message = getattr(outcome, "final_output", None)
-        said = {"stop_reason": reason, "message": None if message is None else str(message)}
-        if outcome.success:
-            return attempts.result("ok", **said), None
-        status: Status = "cancelled" if reason == "cancelled" else "failed"
-        text = describe_error(error) or f"the run ended with {reason or 'no success'}"
-        return attempts.result(status, **said, error=text), error
 
     def _abandon(self) -> None:
         """Account for tasks whose agent did not react to its cancellation in time."""
@@ -268,24 +241,50 @@ class FleetRun:
         for outcome in await asyncio.gather(*side, return_exceptions=True):
             if isinstance(outcome, Exception):
                 _log.warning("progress is not shown any more: %s", describe_error(outcome))
+        whole = not (self._stopped or self._enough or self._at_limit())
+        if self._size is None and whole:
+            self._size = self._tally.total + self._tally.skipped  # the last task was done before they were counted
+        if self._ledger is not None:
+            self._ledger.note(total=self._size)
         try:
             await self._source.close()
         finally:
             try:
                 if self._ledger is not None:
-                    await self._ledger.close()
+                    await self._ledger.close(self._ending())
             finally:
-                if self._size is None and self._stopped is None:
-                    self._size = self._tally.total + self._tally.skipped  # the last task was done before they were counted
+                if self._settings.quarantine is not None:
+                    self._settings.quarantine.close()
                 self._reporter.close(self._snapshot())
+
+    def _ending(self) -> Ending:
+        error = self._fatal or self._source.error
+        if error is not None:
+            return Ending(state="failed", reason=describe_error(error), exit_code=1)
+        reason = self._stopped or self._enough or ("limit" if self._at_limit() else None)
+        return Ending(state="stopped" if reason else "finished", reason=reason, exit_code=self._report().exit_code)
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
+            self._watch_ledger()
+            if self._attempter.draining:
+                self._suspend()  # what had not quite begun before
             self._reporter.update(self._snapshot())
+
+    def _watch_ledger(self) -> None:
+        """A fleet whose results cannot be recorded any more must not go on, however long its runs take."""
+        if self._ledger is None or self._stopped is not None:
+            return
+        try:
+            self._ledger.check()
+        except UmbelError as error:
+            self._give_up(error)
 
     async def _count(self) -> None:
         self._size = await self._source.count()
+        if self._ledger is not None:
+            self._ledger.note(total=self._size)
 
     def _expected(self) -> int | None:
         limit = self._settings.limit
@@ -295,7 +294,7 @@ class FleetRun:
 
     def _snapshot(self) -> Snapshot:
         expected = self._expected()
-        tally, elapsed = self._tally, time.monotonic() - self._started
+        tally, elapsed = self._tally, self._elapsed()
         rate = self._meter.rate(elapsed, tally.total)
         left = None if expected is None else max(0, expected - tally.total - tally.skipped)
         return Snapshot(
@@ -314,10 +313,12 @@ class FleetRun:
             elapsed_s=elapsed,
             rate=rate,
             eta_s=left / rate if left and rate > 0 else None,
+            budget=self._purse.describe(),
+            deadline_s=self._settings.deadline_in(elapsed),
         )
 
     def _report(self) -> FleetReport:
-        tally, elapsed = self._tally, time.monotonic() - self._started
+        tally, elapsed = self._tally, self._elapsed()
         kept = tuple(result for _, result in sorted(self._kept, key=_by_order))
         return FleetReport(
             total=tally.total,
@@ -332,22 +333,12 @@ class FleetRun:
             rate=round(tally.total / elapsed, 3) if elapsed > 0 else 0.0,
             tokens=tally.tokens,
             cost_usd=tally.cost_usd,
-            out=None if self._ledger is None else str(self._ledger.path),
-            stopped=self._stopped,
+            name=self._earlier.name or None,
+            out=", ".join(map(str, self._ledger.files)) or None if self._ledger is not None else None,
+            stopped=self._stopped or self._enough,
             failures=tuple(tally.failures),
             results=kept,
         )
-
-
-def _quarantined(attempts: Attempts, last: TaskResult) -> TaskResult:
-    why = f"in quarantine: an actor died during each of {attempts.losses} attempts, the last one without other suspects"
-    return attempts.result("quarantined", stop_reason="error", error=describe_error(f"{why}; {last.error}"))
-
-
-def _spent(error: Exception) -> Metrics | None:
-    """What a failed run had used, as far as its error says so."""
-    metrics = error.details.get("metrics") if isinstance(error, UmbelError) else None
-    return Metrics.model_validate(metrics) if metrics else None
 
 
 def _by_order(entry: tuple[int, TaskResult]) -> int:
@@ -357,8 +348,3 @@ def _by_order(entry: tuple[int, TaskResult]) -> int:
 def _is_cancelled() -> bool:
     worker = asyncio.current_task()
     return worker is not None and worker.cancelling() > 0
-
-
-def _thread(prefix: str, attempts: Attempts) -> str:
-    again = f"#{attempts.count}" if attempts.count > 1 else ""
-    return f"{prefix}/{attempts.task.id}{again}"

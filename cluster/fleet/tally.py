@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from .budget import RunLease
 from .results import Status, TaskResult
 from .tasks import Task
 
@@ -52,7 +54,12 @@ class Attempts:
         alone: the last attempt was made while no other suspect ran (see ``quarantine.py``).
         verdicts: how many tasks were in quarantine when this one was lost the last time.
         thread: that the last attempt had; the next one goes on with its turn, whose counters go on, too.
+        called: an attempt is being made now.
+        includes_earlier: what it cost includes what an earlier session of the fleet has counted.
         earlier_tokens, earlier_cost_usd: of attempts on other threads.
+        failures: how often it failed, by kind (see ``Retries``).
+        deaths: what each attempt died of that an actor was lost with.
+        outgrown: a lease on the fleet's budget that was too small for it.
     """
 
     task: Task
@@ -65,8 +72,13 @@ class Attempts:
     tokens: int = 0
     cost_usd: float | None = None
     thread: str | None = None
+    called: bool = False
+    includes_earlier: bool = False
     earlier_tokens: int = 0
     earlier_cost_usd: float | None = None
+    failures: Counter[str] = field(default_factory=Counter)
+    deaths: list[str] = field(default_factory=list)
+    outgrown: RunLease | None = None
 
     def begin(self, thread: str | None) -> None:
         """The next attempt begins anew, on ``thread``."""
@@ -80,6 +92,15 @@ class Attempts:
         cost = getattr(metrics, "cost_usd", None)
         if cost is not None:
             self.cost_usd = (self.earlier_cost_usd or 0.0) + cost
+
+    def add_other(self, metrics: Any) -> None:
+        """Count what an attempt cost that is not the one that counts."""
+        self.earlier_tokens += int(getattr(metrics, "total_tokens", 0) or 0)
+        cost = getattr(metrics, "cost_usd", None)
+        if cost is not None:
+            self.earlier_cost_usd = (self.earlier_cost_usd or 0.0) + cost
+        self.tokens = max(self.tokens, self.earlier_tokens)
+        self.cost_usd = self.cost_usd if self.earlier_cost_usd is None else max(self.cost_usd or 0.0, self.earlier_cost_usd)
 
     def result(self, status: Status, **fields: Any) -> TaskResult:
         """The task's line, as of now."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from pydantic import Field
 
 from ...protocol.messages import Frozen, JsonObject, Text, clean_text
+from .inputs import Columns
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
+_USUAL = Columns()
 _FIELDS = ("id", "prompt", "metadata")
 _KINDS = {str: "text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
 
@@ -49,7 +52,7 @@ class BadTask(Frozen):
         return f"{self.where}: {self.problem}"
 
 
-def parse_line(raw: bytes, *, default_id: str, where: str) -> Task | BadTask:
+def parse_line(raw: bytes, *, default_id: str, where: str, columns: Columns = _USUAL) -> Task | BadTask:
     """The task that one line of a JSONL file describes."""
     try:
         record = json.loads(raw)
@@ -60,10 +63,10 @@ def parse_line(raw: bytes, *, default_id: str, where: str) -> Task | BadTask:
         return BadTask(id=default_id, where=where, problem=problem)
     except RecursionError:
         return BadTask(id=default_id, where=where, problem="nested too deep to read; flatten the metadata")
-    return parse_value(record, default_id=default_id, where=where)
+    return parse_value(record, default_id=default_id, where=where, columns=columns)
 
 
-def parse_value(value: object, *, default_id: str, where: str) -> Task | BadTask:
+def parse_value(value: object, *, default_id: str, where: str, columns: Columns = _USUAL) -> Task | BadTask:
     """The task that a value describes: a :class:`Task`, a mapping with ``prompt``, or text that is the prompt itself.
 
     Fields other than ``id``, ``prompt`` and ``metadata`` become metadata, as the columns of a CSV file do.
@@ -75,6 +78,12 @@ def parse_value(value: object, *, default_id: str, where: str) -> Task | BadTask
     if not isinstance(value, Mapping):
         problem = f'expected an object {{"id": ..., "prompt": ...}}, found {kind_of(value)}'
         return BadTask(id=default_id, where=where, problem=problem)
+    if not columns.usual:
+        missing = columns.missing(value)
+        if missing is not None:
+            problem = f"field {missing!r}: missing{found_instead(value)}; name the column that holds the prompt"
+            return BadTask(id=_read_id(value.get(columns.id), default_id)[0], where=where, problem=problem)
+        value = columns.task_of(value)
     task_id, id_problem = _read_id(value.get("id"), default_id)
     bad = id_problem or _prompt_problem(value) or _metadata_problem(value)
     if bad:
@@ -118,9 +127,14 @@ def rename_advice(names: list[str]) -> str:
     usual = ("question", "input", "text", "task", "query", "instruction", "message", "content")
     close = difflib.get_close_matches("prompt", [name.strip().lower() for name in names], 1, 0.7)
     wanted = [name for name in names if name.strip().lower() in {*close, *usual}]
-    listed = ", ".join(repr(name[:40]) for name in names[:10]) or "nothing"
     advice = f"rename {wanted[0][:40]!r} to 'prompt'" if wanted else "add one with what the agent is to do"
-    return f" (there is {listed}); {advice}"
+    return f"{found_instead(names)}; {advice}"
+
+
+def found_instead(names: Iterable[Any]) -> str:
+    """The names that are there, for a message about one that is not."""
+    listed = ", ".join(repr(str(name)[:40]) for name in islice(names, 10)) or "nothing"
+    return f" (there is {listed})"
 
 
 def kind_of(value: object) -> str:

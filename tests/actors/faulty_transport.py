@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Any
 
-from umbel.actors.frames import Frames, Unreachable
+from umbel.actors.frames import Frames, Unreachable, Unsent
 from umbel.actors.mailbox import Mailbox
 from umbel.protocol.errors import PeerLost
 
@@ -18,6 +18,7 @@ class Fault(Enum):
     CALL_LOST = "it never arrives"
     RETURN_LOST = "it is processed, its answer never arrives"
     ABANDONED = "the caller hears of a failure while it is processed"
+    UNSENT = "it never arrives, as its caller knows"
     LATE = "the caller hears of a failure, and later it arrives nevertheless"
 
 
@@ -106,6 +107,8 @@ class FaultyTransport:
         await self._wait(method)
         if fault is Fault.CALL_LOST:
             raise Unreachable
+        if fault is Fault.UNSENT:
+            raise Unsent
         mailbox = self._peer()
         if fault is Fault.LATE:
             job = self._fly(self._late(work))

@@ -775,3 +775,40 @@ async def test_what_a_peer_says_after_it_was_given_up_does_not_count(wire: Fault
         5,
     ]
     await link.close()
+
+
+async def test_a_peer_that_moves_ends_what_runs_and_leaves_the_rest_to_the_next_incarnation(
+    link: Link, wire: FaultyTransport, peer: Peer
+) -> None:
+    running = asyncio.ensure_future(link.request(slow(1)))
+    await peer.begun(1)
+    mailbox = wire.mailbox
+    assert mailbox is not None
+    mailbox.hold()
+    held = [asyncio.ensure_future(link.request(quick(number))) for number in (2, 3)]
+    await ticks(20)
+    assert peer.seen == ["1"], "nothing more is started"
+    peer.gate.set()
+    assert await running and mailbox.told, "what ran has ended, and its reply has left"
+    wire.gates["hello"] = asyncio.Event()  # it does not introduce itself any more
+    mailbox.release()
+    await ticks(50)
+    assert not any(request.done() for request in held)
+    await wire.die()
+    wire.restart(peer.mailbox())
+    wire.gates["hello"].set()
+    assert [(await request).count for request in held] == [2, 3]
+    assert peer.seen == ["1", "2", "3"]
+
+
+async def test_a_frame_that_never_left_goes_to_the_next_incarnation(link: Link, wire: FaultyTransport, peer: Peer) -> None:
+    """As when its connection had broken before: a request that was not sent has no unknown outcome."""
+    assert (await link.request(quick(1))).count == 1
+    wire.faults["deliver"].append(Fault.UNSENT)
+    wire.gates["hello"] = asyncio.Event()
+    request = asyncio.ensure_future(link.request(quick(2)))
+    await ticks(20)
+    await wire.die()
+    wire.restart(peer.mailbox())
+    wire.gates["hello"].set()
+    assert (await request).count == 2 and peer.seen == ["1", "2"]

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ class PatternScenario:
         kills: processes that are killed; runs are begun as long as not all were.
         seed: decides whom and when.
         deadline: seconds after which somebody waits for ever.
+        roles, more: whom; see :class:`Killer`.
         unknown: by task and tool, of how many calls nobody knows what they did.
     """
 
@@ -66,6 +67,8 @@ class PatternScenario:
     kills: int
     seed: int
     deadline: float
+    roles: Sequence[str] = ROLES
+    more: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
     witness: Witness = field(default_factory=Witness)
     unknown: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -104,7 +107,7 @@ class PatternScenario:
 
     async def _play(self, runtime: Runtime) -> Effects:
         effects = Effects(self.folder / "effects.jsonl")
-        killer = Killer(runtime, random.Random(self.seed), effects.refresh, STRIDE, self.timeline, ROLES, {})
+        killer = Killer(runtime, random.Random(self.seed), effects.refresh, STRIDE, self.timeline, self.roles, self.more)
         async with asyncio.TaskGroup() as group:  # the failure of one ends the other
             killing = group.create_task(killer.kill(self.kills))
             for kind in self.kinds:

@@ -18,7 +18,7 @@ from umbel.testing import ScriptedModel, text, tool_calls
 
 from . import invariants
 from .effects import TOOLS, Effects, summary
-from .invariants import Witness
+from .invariants import UNKNOWN, Witness
 from .killer import ROLES, Killer, Timeline
 
 MODEL_SECONDS = 0.02
@@ -99,6 +99,7 @@ class Scenario:
             "killed": killer.killed,
             "retries": report.retries,
             "runs lost": losses,
+            "outcomes unknown": sum(event.code in UNKNOWN for _, event in self.witness.completed.values()),
             **summary(effects),
         }
         self._check(effects)

@@ -20,8 +20,10 @@ from ray.cluster_utils import Cluster  # noqa: E402
 from ray.exceptions import RayError  # noqa: E402
 
 from umbel import Runtime  # noqa: E402
+from umbel.cluster.leaving import control_store, drain, wait_gone  # noqa: E402
 
 RESOURCE = "work"
+DRAIN_SECONDS = 40.0
 ROOM = 2  # actors that fit on one node, so that they are on several
 
 
@@ -73,6 +75,23 @@ class WorkNodes:
             self.join()
         when = "before" if before else "after"
         return f"a node with {', '.join(actors)} ({len(processes)} processes; another joined {when} that)"
+
+    def send_away(self, runtime: Runtime) -> str:
+        """A node that hosts actors is drained, and leaves the cluster once they have moved; another one joins."""
+        node, _, actors = self._chance.choice(self._hosts(runtime))
+        before = self._chance.random() < 0.5
+        if before:
+            self.join()
+        client, began = control_store(self._cluster.address), time.monotonic()
+        drain(client, node.node_id, DRAIN_SECONDS, "a test")
+        if not before:
+            self.join()
+        assert wait_gone(client, node.node_id, DRAIN_SECONDS), f"{actors} have not left in time"
+        self._cluster.remove_node(node)
+        self._nodes.remove(node)
+        when = "before" if before else "after"
+        seconds = time.monotonic() - began
+        return f"nothing: a node with {', '.join(actors)} left within {seconds:.1f} s (another joined {when} that)"
 
     def _hosts(self, runtime: Runtime) -> list[tuple[Any, list[psutil.Process], list[str]]]:
         """Nodes that host actors: their processes, the raylet first, and the actors' names."""

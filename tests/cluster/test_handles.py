@@ -178,7 +178,7 @@ def test_ctrl_c_leaves_the_run_alone(ray_runtime: Runtime, monkeypatch: pytest.M
     call = CliRunner().invoke
     small = Topology(colocate_agents=True, supervisors=1)
     with Runtime(namespace="ctrl-c", detached=True, topology=small).start() as runtime:
-        monkeypatch.setattr("umbel.cluster.cli.loading.load_agent", lambda spec: looker(tmp_path / "never"))
+        monkeypatch.setattr("umbel.cluster.loading.load_agent", lambda spec: looker(tmp_path / "never"))
         begun = call(app, ["run", "go", "--agent", "m:agent", "--detach", "ctrl-c"])
         assert begun.exit_code == 0 and runtime.attach_sync(begun.stdout.strip()).cancel_sync()
         handle = looker(tmp_path / "gate").start_sync("go", runtime=runtime)

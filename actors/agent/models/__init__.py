@@ -1,5 +1,6 @@
 """Language models: what one is, models over HTTP, retries, and names like ``openai:gpt-4o-mini``."""
 
+from ..timing import Timing
 from .anthropic import AnthropicModel
 from .base import Capabilities, ModelProtocol, collect
 from .failover import FailoverModel
@@ -11,7 +12,6 @@ from .registry import known_prefixes, register_provider, resolve_model
 from .retry import RetryingModel, RetryNotice, RetryPolicy
 from .settings import AnthropicSettings, HttpSettings, ModelSettings
 from .text_calls import Recovery, recover
-from .timing import Timing
 
 __all__ = [
     "AnthropicModel",

@@ -8,11 +8,11 @@ from typing import Any
 
 from ....protocol.errors import AuthenticationFailed, ConfigurationError, MalformedResponse, ModelError, Overloaded
 from ....protocol.messages import Message, ModelChunk, ModelResponse
+from ..timing import SYSTEM, Timing
 from .base import ModelProtocol, aclose
 from .breaker import Breaker, shared_breaker
 from .gate import wait_until
 from .registry import ModelFactory, registered_factories, resolve_model
-from .timing import SYSTEM, Timing
 
 Candidate = str | tuple[str, Mapping[str, Any]] | ModelProtocol
 

@@ -12,16 +12,18 @@ from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar, cast
 import httpx
 from httpx_sse import EventSource, ServerSentEvent
 
-from ....protocol.errors import BadRequest, MalformedResponse, ModelError, Overloaded, RateLimited
+from ....protocol.errors import BadRequest, ConfigurationError, MalformedResponse, ModelError, Overloaded, RateLimited
 from ....protocol.messages import Message, ModelChunk, ModelResponse
+from ..limits.turns import Turn
+from ..timing import SYSTEM, Timing
 from .base import pieces
 from .clients import LoopClients, tls_context
 from .endpoint import Endpoint, check_headers, check_key, parse_base_url, secret_values
 from .failures import HTTPX_ERRORS, from_exception, from_response
-from .gate import Gate, shared_gate
+from .gate import Gate, limits_of, shared_gate
 from .leaked_calls import family_of
+from .rate_headers import told_by
 from .settings import HttpSettings, split_settings
-from .timing import SYSTEM, Timing
 from .wire import encode_body
 
 _GATED_STATUS = frozenset({429, 503, 529})
@@ -82,6 +84,8 @@ class HttpModel(ABC, Generic[S]):
         transport: httpx.AsyncBaseTransport | None = None,
         **settings: Any,
     ) -> None:
+        if "api_keys" in settings:
+            raise ConfigurationError("a model object has one api_key; api_keys is for a model given as text, 'provider:name'")
         known, self._defaults = split_settings(provider, settings, self._settings_class)
         self._settings = cast(S, known)
         url = parse_base_url(self._settings.base_url, provider)
@@ -114,6 +118,10 @@ class HttpModel(ABC, Generic[S]):
         """The address and a digest of the account: what fails together has this in common."""
         return f"{self._endpoint.address}#{self._endpoint.account[:12]}"
 
+    def wait_for(self) -> float:
+        """Seconds that a request which comes now waits for this account's limits, at least."""
+        return self._gate.wait_for()
+
     @property
     def native_tools(self) -> bool:
         """Whether tool calls come as structured data."""
@@ -144,8 +152,10 @@ class HttpModel(ABC, Generic[S]):
             ModelError: of the class that tells what to do about it.
         """
         body = self._body(messages, tools, kwargs)
-        async with self._exchange(body, kwargs) as response:
-            return await self._whole(response, body)
+        async with self._exchange(body, kwargs) as (response, turn):
+            reply = await self._whole(response, body)
+            turn.used = _total(reply)
+            return reply
 
     async def stream(
         self, messages: list[Message], tools: list[dict[str, Any]] | None = None, **kwargs: Any
@@ -160,13 +170,16 @@ class HttpModel(ABC, Generic[S]):
                 yield chunk
             return
         body = self._streamed(self._body(messages, tools, kwargs))
-        async with self._exchange(body, kwargs) as response:
+        async with self._exchange(body, kwargs) as (response, turn):
             if "json" in response.headers.get("content-type", ""):  # a server that does not stream
-                for chunk in pieces(await self._whole(response, body)):
+                reply = await self._whole(response, body)
+                turn.used = _total(reply)
+                for chunk in pieces(reply):
                     yield chunk
                 return
             async with aclosing(self._chunks(response, body)) as chunks:
                 async for chunk in chunks:
+                    turn.used = _total(chunk) or turn.used
                     yield chunk
 
     async def aclose(self) -> None:
@@ -212,9 +225,11 @@ class HttpModel(ABC, Generic[S]):
         return secret.get_secret_value().strip() if secret else None
 
     def _default_gate(self) -> Gate:
+        address = self._endpoint.address
+        limits = self._settings.limits or limits_of(self.provider, address)
         if self._timing is SYSTEM:
-            return shared_gate(self._endpoint.address, self._endpoint.account)
-        return Gate(self._endpoint.address, timing=self._timing)
+            return shared_gate(address, self._endpoint.account, limits)
+        return Gate(address, timing=self._timing, limits=limits)
 
     def _new_client(self) -> httpx.AsyncClient:
         headers = httpx.Headers({"content-type": "application/json", "user-agent": "umbel"})
@@ -246,20 +261,21 @@ class HttpModel(ABC, Generic[S]):
         return self._settings.extra_body | (kwargs.get("extra_body") or {})
 
     @asynccontextmanager
-    async def _exchange(self, body: dict[str, Any], kwargs: dict[str, Any]) -> AsyncIterator[httpx.Response]:
-        """The open response to ``body``; every failure inside comes out as a ``ModelError``."""
+    async def _exchange(self, body: dict[str, Any], kwargs: dict[str, Any]) -> AsyncIterator[tuple[httpx.Response, Turn]]:
+        """The open response to ``body``, and its turn; every failure inside comes out as a ``ModelError``."""
         try:
-            response = await self._send(body, kwargs)
+            response, turn = await self._send(body, kwargs)
             try:
-                yield response
+                yield response, turn
             finally:
+                self._gate.finish(turn)
                 await response.aclose()
         except HTTPX_ERRORS as error:
             # The cause of a local protocol error quotes headers.
             cause = None if isinstance(error, httpx.LocalProtocolError) else error
             raise from_exception(self._endpoint, error) from cause
 
-    async def _send(self, body: dict[str, Any], kwargs: dict[str, Any]) -> httpx.Response:
+    async def _send(self, body: dict[str, Any], kwargs: dict[str, Any]) -> tuple[httpx.Response, Turn]:
         client = self._clients.get()
         headers = kwargs.get("headers") or {}
         check_headers(headers, self.provider)
@@ -269,7 +285,7 @@ class HttpModel(ABC, Generic[S]):
         except (TypeError, ValueError) as error:
             raise self._endpoint.error(BadRequest, f"the request cannot be written as JSON: {error}") from error
         request = client.build_request("POST", self._url, content=content, headers=headers, timeout=timeout)
-        admission = await self._gate.admit()
+        admission = await self._gate.admit(_expected(content, body))
         try:
             response = await client.send(request, stream=True)
         except BaseException:  # also a cancellation must give its place at the gate back
@@ -277,18 +293,16 @@ class HttpModel(ABC, Generic[S]):
             raise
         if not response.is_success:
             await self._refuse(response, admission)
-        self._gate.settle(admission)
-        return response
+        self._gate.settle(admission, told_by(response.headers))
+        return response, admission
 
-    async def _refuse(self, response: httpx.Response, admission: int) -> NoReturn:
+    async def _refuse(self, response: httpx.Response, admission: Turn) -> NoReturn:
         error = from_response(self._endpoint, response, b"", self._timing.wall())
         if response.status_code in _GATED_STATUS and isinstance(error, RateLimited | Overloaded):
-            if error.retry_after:
-                self._gate.close(error.retry_after)
-            else:
-                self._gate.abandon(admission)
+            self._gate.refuse(admission, error.retry_after, told_by(response.headers))
         else:
             self._gate.settle(admission)
+        self._gate.finish(admission)
         try:
             body = await response.aread()
         except HTTPX_ERRORS:  # the status alone says enough
@@ -341,6 +355,16 @@ class HttpModel(ABC, Generic[S]):
         except (ValueError, RecursionError):
             problem = f"{what} is not JSON: {self._endpoint.quote(text) or '(nothing)'}"
             raise self._endpoint.error(MalformedResponse, problem) from None
+
+
+def _expected(content: bytes, body: dict[str, Any]) -> int:
+    """Tokens that a request is going to use, roughly; its limiter learns afterwards what it really used."""
+    most = body.get("max_tokens") or body.get("max_completion_tokens")
+    return len(content) // 4 + (most if isinstance(most, int) else 0)
+
+
+def _total(reply: ModelResponse | ModelChunk) -> int | None:
+    return reply.usage.total_tokens if reply.usage is not None else None
 
 
 def _restore(cls: type[HttpModel[Any]], name: str, provider: str, settings: dict[str, Any]) -> HttpModel[Any]:

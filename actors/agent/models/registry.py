@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ....protocol.errors import ConfigurationError
+from ...secrets import find_secret
 from .base import ModelProtocol
+from .http_model import HttpModel
+from .key_pool import KeyPool, keys_of
 from .openai_compatible import OpenAICompatibleModel
 
 ModelFactory = Callable[..., ModelProtocol]
@@ -104,8 +107,8 @@ def resolve_model(spec: str, providers: Mapping[str, ModelFactory] | None = None
     Args:
         spec: ``"provider:name"``, for example ``"openai:gpt-4o-mini"`` or ``"ollama:llama3.1:8b"``.
         providers: factories by prefix that win over the registered ones.
-        **model_kwargs: settings (:class:`ModelSettings`: ``base_url``, ``api_key``, ``timeout``...); anything else goes
-            into request bodies (``temperature``).
+        **model_kwargs: settings (:class:`ModelSettings`: ``base_url``, ``api_key``, ``timeout``...); ``api_keys`` are several
+            accounts that share the load (:class:`KeyPool`); anything else goes into request bodies (``temperature``).
 
     Raises:
         ConfigurationError: unknown prefix, missing key or base URL, wrong setting; says which and what to do.
@@ -120,7 +123,16 @@ def resolve_model(spec: str, providers: Mapping[str, ModelFactory] | None = None
     preset = PRESETS.get(prefix)
     if preset is None:
         raise ConfigurationError(_unknown(prefix, spec))
-    settings = _with_preset(prefix, preset, model_kwargs)
+    keys = model_kwargs.pop("api_keys", None)
+    if keys is not None:
+        if model_kwargs.get("api_key"):
+            raise ConfigurationError("give either api_key or api_keys")
+        return KeyPool([_open(name, prefix, preset, {**model_kwargs, "api_key": key}) for key in keys_of(keys)])
+    return _open(name, prefix, preset, model_kwargs)
+
+
+def _open(name: str, prefix: str, preset: Preset, given: dict[str, Any]) -> HttpModel[Any]:
+    settings = _with_preset(prefix, preset, given)
     if preset.dialect == "anthropic":
         from .anthropic import AnthropicModel
 
@@ -147,10 +159,11 @@ def _with_preset(prefix: str, preset: Preset, given: dict[str, Any]) -> dict[str
             f"{prefix!r} needs a base URL: set {preset.url_variable}, or model_kwargs={{'base_url': 'http://host:port/v1'}}"
         )
     if not settings.get("api_key"):
-        settings["api_key"] = os.environ.get(preset.key_variable) or None
+        settings["api_key"] = find_secret(preset.key_variable)
     if preset.needs_key and not settings["api_key"]:
         raise ConfigurationError(
-            f"{prefix!r} needs an API key: set {preset.key_variable}, or model_kwargs={{'api_key': ...}}. "
+            f"{prefix!r} needs an API key: set {preset.key_variable} or {preset.key_variable}_FILE, "
+            "or model_kwargs={'api_key': ...}. "
             "For a server without keys use 'openai-compatible:' with a base_url"
         )
     if prefix == "openai" and settings["base_url"].rstrip("/") == _OPENAI_URL:

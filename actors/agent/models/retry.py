@@ -14,9 +14,9 @@ from pydantic import Field
 from ....protocol.errors import ModelError, Overloaded, RateLimited, UmbelError
 from ....protocol.messages import Message, ModelChunk, ModelResponse
 from ....protocol.settings import SwitchedSettings
+from ..timing import SYSTEM, Timing
 from .base import ModelProtocol, aclose
 from .gate import wait_until
-from .timing import SYSTEM, Timing
 
 ERROR_CHARS = 500
 _JITTER_SHARE = 0.1
@@ -58,7 +58,7 @@ class RetryNotice(NamedTuple):
     """A retry that is about to be waited for.
 
     Attributes:
-        attempt: number of the retry, from 1.
+        attempt: number of the retry, from 1; 0 where nothing failed: the call waits for its turn at a rate limit.
         delay_seconds: the wait before it.
         reason: ``rate_limit``, ``overloaded``, ``server_error`` or ``timeout``.
         status_code: of the HTTP response, if there was one.
@@ -112,25 +112,26 @@ class RetryingModel:
     ) -> ModelResponse:
         """The reply, after as many attempts as the policy allows."""
         recovery: _Recovery | None = None
-        deadline = self._timing.monotonic() + self._policy.budget
+        allowance = self._allowance()
         while True:
             try:
-                with wait_until(deadline):
+                with allowance:
                     return await self._model.complete(messages, tools, **kwargs)
             except Exception as error:  # noqa: BLE001 - the policy decides which are retried, and re-raises the others
-                recovery = recovery or self._recovery(deadline)
+                recovery = recovery or self._recovery(allowance)
                 await recovery.after(error)
 
     async def stream(
         self, messages: list[Message], tools: list[dict[str, Any]] | None = None, **kwargs: Any
     ) -> AsyncIterator[ModelChunk]:
         """The reply in pieces. Nothing is retried once a piece was handed on."""
-        recovery = self._recovery(self._timing.monotonic() + self._policy.budget)
+        allowance = self._allowance()
+        recovery = self._recovery(allowance)
         while True:
             chunks = self._model.stream(messages, tools, **kwargs)
             forwarded = False
             try:
-                with wait_until(recovery.deadline):
+                with allowance:
                     chunk = await anext(chunks, None)
                 while chunk is not None:
                     forwarded = True
@@ -149,14 +150,23 @@ class RetryingModel:
         """Release the connections of the model underneath."""
         await aclose(self._model)
 
-    def _recovery(self, deadline: float) -> _Recovery:
-        return _Recovery(self._policy, self._timing, self._on_retry, self._may_retry, deadline)
+    def _allowance(self) -> wait_until:
+        on_wait = self._tell_wait if self._on_retry is not None else None
+        return wait_until(self._timing.monotonic() + self._policy.budget, on_wait)
+
+    def _tell_wait(self, seconds: float, why: str) -> Awaitable[None] | None:
+        """Nothing failed, so nothing of the policy is used up: the call waits for its turn."""
+        notice = RetryNotice(0, seconds, RateLimited.code, None, why[:ERROR_CHARS], False)
+        return self._on_retry(notice) if self._on_retry is not None else None
+
+    def _recovery(self, allowance: wait_until) -> _Recovery:
+        return _Recovery(self._policy, self._timing, self._on_retry, self._may_retry, allowance)
 
 
 class _Recovery:
     """The retries of one call: counts them, and waits or raises."""
 
-    __slots__ = ("_may_retry", "_on_retry", "_policy", "_retries", "_timing", "deadline")
+    __slots__ = ("_allowance", "_may_retry", "_on_retry", "_policy", "_retries", "_timing")
 
     def __init__(
         self,
@@ -164,9 +174,9 @@ class _Recovery:
         timing: Timing,
         on_retry: OnRetry | None,
         may_retry: Callable[[], bool] | None,
-        deadline: float,
+        allowance: wait_until,
     ) -> None:
-        self.deadline = deadline
+        self._allowance = allowance
         self._policy = policy
         self._timing = timing
         self._on_retry = on_retry
@@ -183,7 +193,8 @@ class _Recovery:
         delay, stated = self._delay(error)
         if delay is None:
             raise error
-        self._retries += 1
+        if not (isinstance(error, ModelError) and error.details.get("sent") is False):
+            self._retries += 1  # where nothing was sent, nothing was tried
         if self._on_retry is not None:
             status = error.status_code if isinstance(error, ModelError) else None
             text = (str(error) or type(error).__name__)[:ERROR_CHARS]
@@ -207,7 +218,7 @@ class _Recovery:
 
     def _delay(self, error: Exception) -> tuple[float | None, bool]:
         """Seconds to wait (None: that would end beyond the budget), and whether the server named them."""
-        left = self.deadline - self._timing.monotonic()
+        left = self._allowance.deadline - self._timing.monotonic()
         stated = error.retry_after if isinstance(error, ModelError) else None
         if stated:  # zero is no time at all: back off as usual
             jitter = min(max(stated * _JITTER_SHARE, _JITTER_MIN), _JITTER_MAX) * self._timing.random()

@@ -81,3 +81,8 @@ def _until_reset(headers: Mapping[str, str], now: float) -> float | None:
         if wait is not None and not left:
             waits.append(wait)
     return max(waits, default=None)
+
+
+def duration_seconds(text: str) -> float | None:
+    """``2s``, ``150ms``, ``1m30s`` or plain seconds, as seconds; None for anything else."""
+    return _duration(text, 0.0)

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field, SecretStr, ValidationError
 
+from ....protocol.config import Limits
 from ....protocol.errors import ConfigurationError
 from ....protocol.settings import Settings
 from .wire import CallIds, SystemMessages
@@ -31,6 +32,7 @@ class HttpSettings(Settings):
         native_tools: tool calls come as structured data; False lets the loop look for them in the text.
         supports_response_format: a JSON schema for the reply is understood.
         family: whose markup the model may leak, where its name does not tell.
+        limits: what the endpoint allows this account; wins over ``Topology.limits``.
     """
 
     base_url: str
@@ -47,6 +49,7 @@ class HttpSettings(Settings):
     native_tools: bool = True
     supports_response_format: bool = True
     family: str | None = None
+    limits: Limits | None = None
 
 
 class ModelSettings(HttpSettings):

@@ -12,7 +12,8 @@ from typer.testing import Result
 import umbel as package
 from umbel.actors.checkpoints import MemoryStore, registry
 from umbel.cluster.cli import doctor
-from umbel.cluster.cli.loading import load_agent
+from umbel.cluster.cli.check import Check
+from umbel.cluster.loading import load_agent
 from umbel.protocol.errors import ConfigurationError, StoreUnavailable
 
 Umbel = Callable[..., Result]
@@ -23,7 +24,21 @@ def test_version(umbel: Umbel) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [(), ("run",), ("fleet", "run"), ("doctor",), ("demo",), ("runs",), ("attach",), ("cancel",), ("draw",)]
+    "command",
+    [
+        (),
+        ("run",),
+        ("fleet", "run"),
+        ("doctor",),
+        ("demo",),
+        ("runs",),
+        ("attach",),
+        ("cancel",),
+        ("draw",),
+        ("submit",),
+        *(("fleet", view) for view in ("status", "report", "diff", "rm", "retry-failed")),
+        *(("jobs", verb) for verb in ("list", "status", "logs", "stop")),
+    ],
 )
 def test_every_command_has_help_with_an_example(umbel: Umbel, command: tuple[str, ...]) -> None:
     done = umbel(*command, "--help")
@@ -75,7 +90,7 @@ def test_an_agent_is_found_in_the_working_directory_and_by_attribute_path(workpl
 
 
 def test_doctor_reports_every_part(umbel: Umbel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_ray_starts", lambda: doctor.Check("ray start", "ok", "pretended"))
+    monkeypatch.setattr(doctor, "_ray_starts", lambda: Check("ray start", "ok", "pretended"))
     done = umbel("doctor", "--json")
     report = json.loads(done.stdout)
     names = [check["name"] for check in report["checks"]]
@@ -88,7 +103,7 @@ def test_doctor_reports_every_part(umbel: Umbel, monkeypatch: pytest.MonkeyPatch
 
 
 def test_doctor_fails_with_a_remedy(umbel: Umbel, monkeypatch: pytest.MonkeyPatch, workplace: Path) -> None:
-    monkeypatch.setattr(doctor, "_ray_starts", lambda: doctor.Check("ray start", "ok", "pretended"))
+    monkeypatch.setattr(doctor, "_ray_starts", lambda: Check("ray start", "ok", "pretended"))
     monkeypatch.setenv("UMBEL_HOME", str(workplace / "cli_agents.py" / "home"))
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     done = umbel("doctor")
@@ -122,7 +137,7 @@ def stores_in(report: str) -> list[tuple[str, str, str]]:
 
 
 def test_doctor_opens_the_store(umbel: Umbel, monkeypatch: pytest.MonkeyPatch, workplace: Path) -> None:
-    monkeypatch.setattr(doctor, "_ray_starts", lambda: doctor.Check("ray start", "ok", "pretended"))
+    monkeypatch.setattr(doctor, "_ray_starts", lambda: Check("ray start", "ok", "pretended"))
     monkeypatch.setitem(registry._FACTORIES, "careless", Careless)
     done = umbel("doctor", "--store", "careless://user:secret@host/0", "--json")
     assert done.exit_code == 0 and "secret" not in done.output

@@ -110,6 +110,65 @@ def test_no_tasks_is_said(umbel: Umbel, tasks: Path) -> None:
     assert "there were no tasks" in done.stderr
 
 
+FLEET = "agent: cli_agents:echo\ntasks: tasks.jsonl\nout: results.jsonl\nruntime: inline\n"
+
+
+def test_a_fleet_in_yaml_runs_and_options_win(
+    umbel: Umbel, tasks: Path, workplace: Path, read_results: Callable[[], dict[str, Any]]
+) -> None:
+    (workplace / "fleet.yaml").write_text(FLEET + "limit: 9\n")
+    done = umbel("fleet", "run", "fleet.yaml", "--limit", 3, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["ok"] == len(read_results()) == 3
+    done = umbel("fleet", "run", "fleet.yaml", "--resume", "--sample", 5, "--shuffle-seed", 2, "--out", "other.jsonl", "--json")
+    assert json.loads(done.stdout)["ok"] == 5
+
+
+def test_a_dry_run_shows_the_plan_and_runs_nothing(
+    umbel: Umbel, tasks: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    (workplace / "fleet.yaml").write_text(FLEET)
+    done = umbel("fleet", "run", "fleet.yaml", "--dry-run")
+    assert done.exit_code == 0, done.output
+    assert "tasks: 10 tasks from" in done.stdout and "nothing was run" in done.stdout
+    assert not (workplace / "results.jsonl").exists()
+    (workplace / "hosted.py").write_text("from umbel import Agent\nbot = Agent(model='openai:gpt-4o-mini')\n")
+    done = umbel("fleet", "run", "fleet.yaml", "--dry-run", "--json", "--agent", "hosted:bot", "--limit", 2)
+    plan = json.loads(done.stdout)
+    assert done.exit_code == 1
+    assert (plan["models"], plan["total"], len(plan["first"])) == (["openai:gpt-4o-mini"], 2, 2)
+    assert "OPENAI_API_KEY" in plan["problems"][0] and plan["cost_usd"] > 0
+
+
+def test_a_budget_that_is_used_up_is_said_and_exits_with_1(umbel: Umbel, tasks: Path) -> None:
+    done = umbel(*RUN, "--budget-tokens", 20, "--concurrency", 1)
+    assert done.exit_code == 1
+    assert "4 ok" in done.stdout
+    assert "umbel: the budget (tokens) is used up: stopped after 4 tasks" in done.stderr
+    assert "budget: 100% of 20 tokens" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (FLEET + "concurency: 5\n", "fleet.yaml:5: field 'concurency': there is no such field; did you mean 'concurrency'?"),
+        (FLEET + "runtime: mars\n", "field 'runtime' is there twice, also in line 4"),
+        (FLEET.replace("echo", "ecoh"), "cli_agents has no 'ecoh'; did you mean 'echo'?"),
+    ],
+)
+def test_a_wrong_file_is_one_clear_message(umbel: Umbel, tasks: Path, workplace: Path, text: str, expected: str) -> None:
+    (workplace / "fleet.yaml").write_text(text)
+    done = umbel("fleet", "run", "fleet.yaml")
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1)
+    assert expected in done.stderr
+
+
+def test_tasks_need_an_agent_and_a_file_for_results(umbel: Umbel, tasks: Path) -> None:
+    done = umbel("fleet", "run", "tasks.jsonl", "--out", "r.jsonl")
+    assert (done.exit_code, done.stderr.startswith("umbel: --agent is missing")) == (2, True)
+
+
 def test_standard_input_and_a_real_process(start: Any, read_results: Callable[[], dict[str, Any]]) -> None:
     command = start(*("-" if argument == "tasks.jsonl" else argument for argument in RUN), "--json")
     code, out, err = command.finish('{"id": "a", "prompt": "x"}\n{"id": "b", "prompt": "fail"}\n')

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from umbel.cluster.cli.loading import load_agent
+from umbel.cluster.loading import load_agent
 from umbel.patterns.drawing import draw_mermaid
 
 Umbel = Callable[..., Result]

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from umbel.cluster.fleet import Backoff, Fleet, FleetInterrupted, Task, runner as runner_module
+from umbel.cluster.fleet import Backoff, Fleet, FleetInterrupted, Task, attempt as attempt_module, runner as runner_module
 from umbel.protocol.errors import (
     AuthenticationFailed,
     BadRequest,
@@ -325,7 +325,7 @@ async def test_a_run_that_is_cancelled_from_elsewhere_does_not_take_its_worker_a
 async def test_an_agent_that_ignores_its_timeout_does_not_hold_the_fleet(
     make_agent: Any, outcome: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner_module, "_TIMEOUT_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(attempt_module, "_TIMEOUT_GRACE_SECONDS", 0.0)
 
     async def never() -> None:
         await asyncio.Event().wait()
@@ -365,7 +365,11 @@ async def test_async_iterables(make_agent: Any) -> None:
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [({"concurrency": 0}, "concurrency=0"), ({"retries": -1}, "retries=-1"), ({"timeout": 0}, "timeout=0")],
+    [
+        ({"concurrency": 0}, "concurrency=0"),
+        ({"retries": -1}, "retries: default: expected 0 or more, found -1"),
+        ({"timeout": 0}, "timeout=0"),
+    ],
 )
 def test_numbers_out_of_range_are_refused(make_agent: Any, options: Any, expected: Any) -> None:
     with pytest.raises(ConfigurationError, match=expected):

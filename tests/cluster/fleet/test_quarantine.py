@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from umbel import Fleet
 from umbel.cluster.fleet import Backoff
+from umbel.cluster.fleet.quarantine_file import QuarantineFile
 from umbel.errors import ConfigurationError, DeadlineExceeded, Overloaded, PeerLost, RestartsExceeded, RunLost
 
 ReadResults = Callable[[Path], dict[str, dict[str, Any]]]
@@ -178,3 +180,27 @@ async def test_a_runtime_that_gave_up_an_actor_stops_the_fleet(
         await Fleet(agent, concurrency=1).run(["first", *map(str, range(100))], out)
     assert len(agent.calls) == 2, "no other task is tried in vain"
     assert {name: line["status"] for name, line in read_results(out).items()} == {"task-1": "ok", "task-2": "failed"}
+
+
+async def test_the_quarantine_file_has_the_task_the_reason_and_every_death_and_can_be_run(
+    outcome: Any, out: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "quarantine.jsonl"
+    tasks = [{"id": name, "prompt": name, "metadata": {"k": 1}} for name in ("a", "poison", "b")]
+    fleet = Fleet(SharedActor(outcome, "poison"), concurrency=3, backoff=FAST, quarantine=file)
+    await fleet.run(tasks, out)
+    (line,) = [json.loads(raw) for raw in file.read_text().splitlines()]
+    assert {name: line[name] for name in ("id", "prompt", "metadata")} == tasks[1]
+    assert "in quarantine" in line["reason"] and len(line["attempts"]) == 3 and "restarted" in line["attempts"][0]
+    healed = Fleet(SharedActor(outcome), backoff=FAST, quarantine=file)
+    again = await healed.run(file)
+    assert (again.ok, again.results[0].id) == (1, "poison")
+    assert file.read_text() == ""
+
+
+def test_another_file_is_not_taken_for_a_quarantine_file(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("buy milk\n")
+    with pytest.raises(ConfigurationError, match="not a quarantine file"):
+        QuarantineFile(path, fresh=False)
+    assert path.read_text() == "buy milk\n"

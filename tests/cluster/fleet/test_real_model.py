@@ -16,8 +16,8 @@ INSTALLED = ROOT / ".venv-model/bin/python"
 @pytest.mark.real_model
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not INSTALLED.exists(), reason="no model is installed: make real-model")
-def test_streamed_replies_and_tool_calls_of_a_real_model_come_through_whole():
-    command = [sys.executable, ROOT / "benchmarks/perf/real_model.py", "--tasks", "10", "--runtime", "inline", "--json"]
+def test_streamed_replies_and_tool_calls_of_a_real_model_come_through_whole() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks/perf/real_model.py"), "--tasks", "10", "--runtime", "inline", "--json"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -205,8 +205,9 @@ async def test_standard_input_gives_each_line_as_it_comes(monkeypatch: pytest.Mo
     [
         ("missing.jsonl", "No such file"),
         ("tasks.json", "jq -c"),
-        ("tasks.parquet", r"\.jsonl or \.csv"),
-        ("tasks", r"\.jsonl or \.csv"),
+        ("tasks.xlsx", r"\.jsonl, \.csv .* or \.parquet"),
+        ("tasks", r"\.jsonl, \.csv .* or \.parquet"),
+        ("tasks.parquet", "check the path"),
     ],
 )
 async def test_a_file_that_cannot_be_read_is_refused_with_advice(tmp_path: Path, name: Any, expected: Any) -> None:

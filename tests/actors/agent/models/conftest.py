@@ -162,6 +162,8 @@ class VirtualTime:
                 await asyncio.sleep(0)
             if task.done():
                 return task.result()
+            while self._sleepers and self._sleepers[0][2].cancelled():
+                heapq.heappop(self._sleepers)
             if self._sleepers:
                 self.now, _, woken = heapq.heappop(self._sleepers)
                 if not woken.done():

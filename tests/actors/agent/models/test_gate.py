@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from umbel.actors.agent.limits.turns import Turn
 from umbel.actors.agent.models import Gate, OpenAICompatibleModel, RetryingModel, RetryPolicy
 from umbel.actors.agent.models.gate import shared_gate, wait_until
 from umbel.protocol.errors import RateLimited
@@ -87,7 +88,7 @@ async def test_a_new_request_waits_for_a_limit_that_another_met(virtual: Any) ->
 async def test_only_one_request_tries_after_the_stated_time(virtual: Any) -> None:
     gate = Gate("server", timing=virtual.timing)
     gate.close(1.0)
-    admitted: list[tuple[int, int]] = []
+    admitted: list[tuple[int, Turn]] = []
 
     async def request(number: int) -> None:
         admitted.append((number, await gate.admit()))

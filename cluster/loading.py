@@ -1,4 +1,4 @@
-"""``module:name`` to the agent it names."""
+"""``module:name`` to the agent or function it names."""
 
 from __future__ import annotations
 
@@ -6,39 +6,61 @@ import difflib
 import importlib
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
-from ...protocol.errors import ConfigurationError
+from ..protocol.errors import ConfigurationError
 
 
-def load_agent(spec: str, given: str = "--agent") -> Any:
+def load_agent(spec: str, given: str = "--agent", folder: Path | None = None) -> Any:
     """Import the agent or pattern that ``spec`` names; the working directory is searched first.
 
     Args:
         spec: ``module:name``.
         given: what the user gave it as, for messages.
+        folder: searched next.
 
     Raises:
         ConfigurationError: ``spec`` has another form, the module is not there or fails, the name is not there or is no
             agent. The message names what is there instead.
     """
     said = f"{given} {spec!r}"
-    module_name, colon, name = spec.partition(":")
-    if not colon or not module_name or not name:
-        raise ConfigurationError(f"{said}: expected module:name, for example my_agents:support")
-    if module_name.endswith(".py") or "/" in module_name:
-        dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
-        raise ConfigurationError(f"{said}: expected a module, not a file; write {dotted}:{name}")
-    module = _import(module_name, said)
+    module, name = _module_of(spec, said, folder, "my_agents:support")
     return _pick(module, name, said)
 
 
-def _import(name: str, said: str) -> ModuleType:
+def load_function(spec: str, given: str) -> Callable[..., Any]:
+    """Import the function that ``spec`` names, as :func:`load_agent` does.
+
+    Raises:
+        ConfigurationError: it is not there, or nothing that can be called.
+    """
+    said = f"{given} {spec!r}"
+    module, name = _module_of(spec, said, None, "my_data:tickets")
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ConfigurationError(f"{said}: {module.__name__} has no function {name!r}")
+    return cast(Callable[..., Any], function)
+
+
+def _module_of(spec: str, said: str, folder: Path | None, example: str) -> tuple[ModuleType, str]:
+    module_name, colon, name = spec.partition(":")
+    if not colon or not module_name or not name:
+        raise ConfigurationError(f"{said}: expected module:name, for example {example}")
+    if module_name.endswith(".py") or "/" in module_name:
+        dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise ConfigurationError(f"{said}: expected a module, not a file; write {dotted}:{name}")
+    return _import(module_name, said, folder), name
+
+
+def _import(name: str, said: str, folder: Path | None) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+    if folder is not None and str(folder) not in sys.path:
+        sys.path.insert(1, str(folder))
     importlib.invalidate_caches()
     try:
         return importlib.import_module(name)

@@ -1,0 +1,42 @@
+"""Nodes are drained and lost, others join: durable work goes on elsewhere, and nothing is done twice."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from .scenario import seed_of
+from .scripts import play
+
+pytestmark = [pytest.mark.ray, pytest.mark.case(25), pytest.mark.case(26)]
+SCRIPT = "moving_nodes"
+
+
+@pytest.mark.timeout(120)
+async def test_a_node_is_drained(tmp_path: Path) -> None:
+    """The short form: not even a call's outcome is unknown, for nothing is broken off."""
+    found = await play(SCRIPT, tmp_path, "fleet", 2, 12, 1, seed_of(5), 90, "drain", seconds=110)
+    assert found["facts"]["killed"] == {"drain": 1}, found
+    assert found["facts"]["outcomes unknown"] == 0, found["timeline"]
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(7200)
+async def test_nodes_come_and_go_under_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The long form, on four nodes; UMBEL_CHAOS_NODE_RUNS and UMBEL_CHAOS_NODE_EVENTS make it shorter or longer."""
+    runs, events = os.environ.get("UMBEL_CHAOS_NODE_RUNS", "300"), os.environ.get("UMBEL_CHAOS_NODE_EVENTS", "12")
+    found = await play(SCRIPT, tmp_path, "fleet", 4, runs, events, seed_of(), 7000, "drain", "node", seconds=7100)
+    with capsys.disabled():
+        print(f"\n{found['table']}")  # noqa: T201 - what a long run is made for
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(7200)
+async def test_nodes_come_and_go_under_patterns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every kind of pattern, while whole nodes are drained and lost."""
+    events = os.environ.get("UMBEL_CHAOS_NODE_EVENTS", "8")
+    found = await play(SCRIPT, tmp_path, "patterns", 4, 0, events, seed_of(), 7000, "drain", "node", seconds=7100)
+    with capsys.disabled():
+        print(f"\n{found['table']}")  # noqa: T201 - as above
