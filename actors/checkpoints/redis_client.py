@@ -18,6 +18,7 @@ from .redis_scripts import NAMES, TEXT, Script
 from .url import StoreUrl
 
 Call = tuple[Script, list[str], Sequence[Any]]
+Command = tuple[Any, ...]
 # The last one: what a cluster's client raises of a connection that it closed itself while it looked for the nodes.
 _FAILURES = (RedisError, OSError, asyncio.TimeoutError, AttributeError)
 _PAGE = 100
@@ -43,6 +44,8 @@ class RedisClient:
         self.prefix, self._url, self._timeout, self._cluster = prefix, url, timeout, cluster
         self._client: Any = None
         self._finding = asyncio.Lock()
+        self._waiting: list[tuple[Sequence[Command], asyncio.Future[list[Any]]]] = []
+        self._sending: set[asyncio.Task[None]] = set()
 
     async def _connected(self) -> Any:
         if self._client is None:
@@ -129,20 +132,52 @@ class RedisClient:
         """A call of a script that is about a text."""
         return script, [text_key(self.prefix, digest)], arguments
 
-    async def _send(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The answers, or errors, of ``commands``: on one connection to a server, side by side to the nodes of a cluster."""
+    async def _send(self, commands: Sequence[Command]) -> list[Any]:
+        """The answers, or errors, of ``commands``: side by side to the nodes of a cluster.
+
+        To a server, what is sent in one tick of the event loop goes together: the requests of many runs come in one frame,
+        and a round trip costs the client more than a command does.
+        """
         if not commands:
             return []
+        if self._cluster:
+            try:
+                return await _side_by_side(await self._connected(), commands)
+            except _FAILURES as error:
+                return [error] * len(commands)
+        loop = asyncio.get_running_loop()
+        answers: asyncio.Future[list[Any]] = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._flush)
+        self._waiting.append((commands, answers))
+        return await answers
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        task = asyncio.get_running_loop().create_task(self._pipeline(waiting))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _pipeline(self, waiting: Sequence[tuple[Sequence[Command], asyncio.Future[list[Any]]]]) -> None:
+        """One round trip; a caller who gave up does not take the others' answers along."""
+        commands = [command for group, _ in waiting for command in group]
         try:
-            client = await self._connected()
-            if self._cluster or len(commands) == 1:
-                return await _side_by_side(client, commands)
-            pipeline = client.pipeline(transaction=False)
+            pipeline = (await self._connected()).pipeline(transaction=False)
             for command in commands:
                 pipeline.execute_command(*command)
-            return list(await pipeline.execute(raise_on_error=False))
+            found = list(await pipeline.execute(raise_on_error=False))
         except _FAILURES as error:
-            return [error] * len(commands)
+            found = [error] * len(commands)
+        except BaseException as error:  # whatever it is, it is the callers': they wait for it
+            for _, answers in waiting:
+                if not answers.done():
+                    answers.set_exception(error)
+            raise
+        start = 0
+        for group, answers in waiting:
+            if not answers.done():
+                answers.set_result(found[start : start + len(group)])
+            start += len(group)
 
     async def text(self, digest: str) -> bytes | None:
         """A text that states share, None when it is not there."""

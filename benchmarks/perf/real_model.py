@@ -18,96 +18,21 @@ import json
 import os
 import statistics
 import sys
+import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from _llama import MODEL, NoServer, count_tokens, serving
+import yaml
+from _llama import NoServer, count_tokens, serving
 from _report import circumstances, console, one_line, plain_table
+from _sums import sums
 
-from umbel import Agent, Fleet, Metrics, Runtime, tool
-from umbel.events import ModelChunkEvent, TerminateEvent, ToolCompleteEvent, ToolStartEvent
+from umbel import Fleet, Runtime
+from umbel.cluster.fleet import FleetSpec
 
 HERE = Path(__file__).resolve().parents[2]
 WORDS = {"add": "plus", "subtract": "minus", "multiply": "times"}
-MAX_TOKENS = 60
-
-
-@tool(idempotent=True)
-async def calculate(operation: Literal["add", "subtract", "multiply"], a: int, b: int) -> int:
-    """Adds, subtracts or multiplies two numbers."""
-    return {"add": a + b, "subtract": a - b, "multiply": a * b}[operation]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a fleet wants to know of a run, and what was seen of it."""
-
-    message: str
-    success: bool
-    stop_reason: str
-    metrics: Metrics
-    error: Any = None
-
-
-class Sums:
-    """Two agents in a row, their replies streamed.
-
-    The model calls a tool only when it is told which; told so every time, it would never answer. So the call ends the
-    first agent's run, and the second one has no tools.
-    """
-
-    def __init__(self) -> None:
-        forced = {"type": "function", "function": {"name": "calculate"}}
-        model = f"openai-compatible:{MODEL}"
-        common: dict[str, Any] = {"model": model, "temperature": 0, "max_tokens": MAX_TOKENS}
-        self._asker = Agent(
-            **common,
-            name="asker",
-            system_prompt=None,
-            tools=[calculate],
-            terminal_tools={"calculate"},
-            model_kwargs={"tool_choice": forced},
-        )
-        self._speaker = Agent(**common, name="speaker", system_prompt="Say the result in one short sentence.")
-        self.first_token: list[float] = []
-        self.texts: list[str] = []
-        self.chunks = 0
-        self.calls = 0
-        self.valid = 0
-
-    async def arun(self, prompt: str, **options: Any) -> Answer:
-        options.pop("full", None)
-        result = await self._turn(self._asker, prompt, options)
-        said = await self._turn(self._speaker, f"{prompt} The result is {result}.", options)
-        if not said:
-            raise RuntimeError("the model said nothing")
-        return Answer(json.dumps({"result": result, "said": said}), True, "complete", Metrics())
-
-    async def _turn(self, agent: Agent, prompt: str, options: dict[str, Any]) -> str:
-        """One agent's run, event by event; the tool's result, or what was said."""
-        start, text, outcome = time.perf_counter(), "", ""
-        async for event in agent.run(prompt, stream_tokens=True, **options):
-            match event:
-                case ModelChunkEvent():
-                    self.chunks += 1
-                    if start and (event.content or event.tool_calls):
-                        self.first_token.append(time.perf_counter() - start)
-                        start = 0.0
-                    text += event.content or ""
-                case ToolStartEvent():
-                    self.calls += 1
-                    self.texts.append(json.dumps(event.arguments))
-                case ToolCompleteEvent():
-                    self.valid += event.error is None
-                    outcome = str(event.result)
-                case TerminateEvent(error=str(error)):
-                    raise RuntimeError(error)
-                case _:
-                    pass
-        self.texts.append(text)
-        return outcome or text
 
 
 def tasks(count: int) -> list[dict[str, Any]]:
@@ -120,19 +45,38 @@ def tasks(count: int) -> list[dict[str, Any]]:
     return made
 
 
+def spec(folder: Path, work: list[dict[str, Any]], options: argparse.Namespace) -> Path:
+    """The fleet in a file, as its users write it."""
+    (folder / "sums.jsonl").write_text("".join(json.dumps(task) + "\n" for task in work))
+    fleet = {
+        "agent": "_sums:sums",
+        "tasks": "sums.jsonl",
+        "out": "results.jsonl",
+        "store": f"sqlite:///{folder}/fleets.sqlite",
+        "concurrency": options.concurrency,
+        "retries": 1,
+    }
+    path = folder / "sums.yaml"
+    path.write_text(yaml.safe_dump(fleet, sort_keys=False))
+    return path
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    with serving(options.python, options.threads) as url:
+    work = tasks(options.tasks)
+    with serving(options.python, options.threads) as url, tempfile.TemporaryDirectory(prefix="umbel-real-") as name:
         os.environ["UMBEL_OPENAI_BASE_URL"] = url
-        sums, work = Sums(), tasks(options.tasks)
+        folder = Path(name)
+        fleet = Fleet.from_spec(FleetSpec.read(spec(folder, work, options)))
         with Runtime(inline=True) if options.runtime == "inline" else Runtime(address="local") as runtime:
             runtime.start()
             start = time.perf_counter()
-            report = Fleet(sums, concurrency=options.concurrency, retries=1).run_sync(work, keep=True, progress=False)
+            report = fleet.run_sync(progress=False)
             seconds = time.perf_counter() - start
+        results = [json.loads(line) for line in (folder / "results.jsonl").open()]
         tokens = count_tokens(url, sums.texts)
     right = {task["id"]: str(task["metadata"]["right"]) for task in work}
-    ok = [result for result in report.results if result.status == "ok"]
-    durations = sorted(result.duration_s for result in ok)
+    ok = [result for result in results if result["status"] == "ok"]
+    durations = sorted(result["duration_s"] for result in ok)
     return {
         "tasks": report.total,
         "ok": report.ok,
@@ -149,7 +93,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "first_token_p50_s": percentile(sorted(sums.first_token), 0.5),
         "tool_calls": sums.calls,
         "valid_tool_calls": sums.valid,
-        "right": sum(json.loads(result.message or "{}").get("result") == right[result.id] for result in ok),
+        "right": sum(json.loads(result["message"])["result"] == right[result["id"]] for result in ok),
     }
 
 

@@ -15,8 +15,10 @@ import pytest
 import redis
 
 from umbel.actors.checkpoints import CheckpointerActor, Store, open_store
+from umbel.actors.checkpoints.redis_client import RedisClient
 from umbel.actors.checkpoints.redis_errors import explain
 from umbel.actors.checkpoints.redis_keys import thread_keys
+from umbel.actors.checkpoints.redis_scripts import LOAD
 from umbel.actors.checkpoints.redis_store import RedisStore
 from umbel.actors.checkpoints.static_parts import MARK
 from umbel.protocol.commands import CheckpointSaved, LoadCheckpoint
@@ -127,6 +129,18 @@ async def test_a_server_that_came_back_empty_is_a_conflict_and_was_warned_of(
     [outcome] = await store.save([save("c2", "c1")])
     assert isinstance(outcome, CheckpointConflict) and outcome.details["found"] is None
     await store.close()
+
+
+async def test_what_is_asked_in_one_tick_is_one_round_trip(server: RedisServer) -> None:
+    with redis.Redis.from_url(server.url) as watch:
+        before = int(watch.info("stats")["total_connections_received"])
+        client = RedisClient(server.url, prefix="umbel:", timeout=10, cluster=False)
+        asked = [client.attempt([client.about(LOAD, f"t-{number}", "")]) for number in range(50)]
+        answers = await asyncio.gather(*asked)
+        await client.close()
+        after = int(watch.info("stats")["total_connections_received"])
+    assert all(not isinstance(answer, Exception) for [answer] in answers) and len(answers) == 50
+    assert after - before == 1  # side by side they would have taken a connection each
 
 
 async def test_safe_settings_are_not_warned_of(store: Store, redis_cluster: RedisCluster) -> None:
