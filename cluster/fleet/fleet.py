@@ -71,7 +71,7 @@ class Fleet:
             one model call each; a task that its lease cuts short is tried again with more, or stays undone.
         priority: ``"metadata.<field>"``: of the next thousand tasks, those with higher numbers there come first.
         hedge: second attempts beside stragglers (:class:`Hedge`, True for its defaults); every tool of the agent, and of
-            the members of a pattern, must be idempotent. Tasks with threads are not hedged.
+            the members of a pattern, must be idempotent. Refused for tasks with threads.
         quarantine: a file for tasks that end ``quarantined``, with the reason; it can be run as a tasks file.
         name: keeps the fleet in a store: what is done, what it cost, how it goes. ``umbel fleets`` shows it, and any machine
             that reaches the store can go on with it. An agent with a checkpointer then gets ``threads=name``: a fleet that is
@@ -144,6 +144,11 @@ class Fleet:
         self._spec = spec
         self._grace = _default_grace() if grace is None else grace
         self._threads = name if threads is None and name is not None and _keeps_threads(agent) else threads
+        if self._hedge is not None and self._threads is not None:
+            raise ConfigurationError(
+                "hedge: tasks with threads are not hedged (two attempts would share one); leave hedge out, or threads, "
+                "or the agent's checkpointer, which gives a fleet with a name its threads"
+            )
         self._backoff = backoff or Backoff()
         self._quarantine_after = quarantine_after
         self._described: FleetSpec | None = None

@@ -144,13 +144,9 @@ def test_only_what_may_run_twice_is_hedged(outcome: Any, make_agent: Any) -> Non
         Fleet(make_agent(), hedge=True)
 
 
-async def test_tasks_with_threads_are_not_hedged(outcome: Any) -> None:
-    agent = Straggler(outcome)
-    fleet = Fleet(agent, concurrency=2, hedge={"after": 0.001}, threads="t")
-    running = asyncio.ensure_future(fleet.run(["slow", "fine"]))
-    while len(agent.calls) < 2:
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0.05)
-    fleet.stop("enough")
-    await running
-    assert agent.calls == ["slow", "fine"]
+def test_tasks_with_threads_are_not_hedged(outcome: Any) -> None:
+    kept = Agent(model="offline:x", tools=[look], checkpointer="memory://")
+    for agent, options in ((Straggler(outcome), {"threads": "t"}), (kept, {"name": "kept"})):
+        with pytest.raises(ConfigurationError, match="hedge: tasks with threads are not hedged"):
+            Fleet(agent, hedge=True, **options)  # type: ignore[arg-type]
+    Fleet(kept, hedge=True)
