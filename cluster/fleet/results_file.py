@@ -100,9 +100,7 @@ class ResultsFile:
             StoreUnavailable: the file cannot be written.
         """
         try:
-            while self._writing is not None:
-                await self._writing
-            self.check()
+            await self.written()
             await asyncio.get_running_loop().run_in_executor(self._executor, self._finish)
         except OSError as error:
             self._error = error
@@ -143,6 +141,16 @@ class ResultsFile:
             _drop_superseded(self._stream, self.path)
         else:
             _sync(self._stream)
+
+    async def written(self) -> None:
+        """Wait until everything is with the operating system.
+
+        Raises:
+            StoreUnavailable: the file cannot be written.
+        """
+        while self._writing is not None:
+            await self._writing
+        self.check()
 
     def check(self) -> None:
         """See :meth:`Ledger.check`."""

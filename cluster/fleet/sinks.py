@@ -59,7 +59,7 @@ class JsonLinesSink:
         assert self._file is not None
         if lines:
             self._file.put_lines((b"\n".join(lines) + b"\n",))
-        await self._file.room()
+        await self._file.written()
 
     async def close(self, store: Store, name: str) -> None:
         """See :meth:`Sink.close`."""

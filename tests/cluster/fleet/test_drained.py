@@ -51,7 +51,7 @@ def drive(tmp_path: Path) -> Iterator[Drive]:
         process.wait()
 
 
-async def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+async def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)
@@ -84,12 +84,12 @@ async def test_after_a_drain_nothing_is_paid_twice(tmp_path: Path, drive: Drive)
     process = drive("durable", 30, 0.1)
     await wait_for(lambda: sum(calls_in(tmp_path).values()) > 40)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 143
+    assert process.wait(60) == 143
     record = await record_in(tmp_path)
     assert (record.state, record.reason, record.exit_code, record.owner) == ("stopped", "SIGTERM", 143, None)
     assert 0 < record.counts["ok"] < 30
     assert 0 < record.counts["cancelled"] <= CONCURRENCY
-    assert drive("durable", 30, 0.01).wait(30) == 0
+    assert drive("durable", 30, 0.01).wait(60) == 0
     await check_whole(tmp_path, 30)
     calls = calls_in(tmp_path)
     assert set(calls.values()) == {1}
@@ -103,11 +103,11 @@ async def test_runs_that_cannot_be_suspended_may_end_within_the_grace(tmp_path: 
     process = drive("volatile", 20, 0.1)
     await wait_for(lambda: sum(calls_in(tmp_path).values()) > 20)
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 130
+    assert process.wait(60) == 130
     record = await record_in(tmp_path)
     begun = {call.partition(".")[0] for call in calls_in(tmp_path)}
     assert record.counts == {"ok": len(begun)}
-    assert drive("volatile", 20, 0.01).wait(30) == 0
+    assert drive("volatile", 20, 0.01).wait(60) == 0
     await check_whole(tmp_path, 20)
     assert set(calls_in(tmp_path).values()) == {1}
 
@@ -121,16 +121,16 @@ async def test_what_does_not_end_within_the_grace_is_cancelled_and_a_second_sign
     await wait_for(lambda: sum(calls_in(tmp_path).values()) == 8)
     sent = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 143
-    assert time.monotonic() - sent < 15
+    assert process.wait(60) == 143
+    assert time.monotonic() - sent < 30
     assert (await record_in(tmp_path)).counts == {"cancelled": 8}
     process = drive("durable", 8, 60, 600)
     await wait_for(lambda: sum(calls_in(tmp_path).values()) == 16)
     process.send_signal(signal.SIGTERM)
     await asyncio.sleep(0.2)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 143
-    assert drive("durable", 8, 0.01).wait(30) == 0
+    assert process.wait(60) == 143
+    assert drive("durable", 8, 0.01).wait(60) == 0
     await check_whole(tmp_path, 8)
 
 
