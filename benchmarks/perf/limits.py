@@ -4,7 +4,8 @@ python benchmarks/perf/limits.py [--agents 200] [--calls 3] [--nodes 4] [--silen
 
 The endpoint is llmock with a real quota, behind a proxy that notes when requests arrive. Its allowance for bursts is used up
 by somebody else before, so that the first requests, sent before anything is known, are refused. When three quarters of
-the calls are served the quota falls. ``--silent`` hides what it tells about its quota: only 429 and Retry-After remain.
+the calls are served the quota falls. ``--silent`` hides what it tells about its quota: only 429 and Retry-After remain,
+and the limit has to be found by exceeding it: do not combine it with ``--check``.
 ``--configured`` gives the first limit to Umbel, too: then it is counted from the very first request.
 
 Exit code 1 with ``--check`` unless every agent finished; no window of 1 to 60 seconds held more than 5 % above the limit,
