@@ -16,7 +16,7 @@ from ..actors.link import Link
 from ..protocol.messages import Frozen
 
 LOOK_SECONDS = 0.05
-STARTING_SECONDS = 2.0  # that a replica which is not there is waited for before another one does its work
+STARTING_SECONDS = 5.0  # that a replica which is not there is waited for before another one does its work
 
 
 class Replicas:
