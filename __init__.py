@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .actors.agent_definition import Agent as Agent
     from .actors.run_handle import RunHandle as RunHandle, attach as attach, attach_sync as attach_sync
     from .actors.runnable import Runnable as Runnable
+    from .actors.sharing import Share as Share, sharing as sharing
     from .actors.subagents import run_subagent as run_subagent, run_subagent_sync as run_subagent_sync
     from .actors.supervisor.hooks.base import Hook as Hook
     from .actors.supervisor.hooks.content_filter import ContentFilterHook as ContentFilterHook
@@ -64,7 +65,20 @@ if TYPE_CHECKING:
         ResultStore as ResultStore,
         StoredResults as StoredResults,
     )
-    from .cluster.fleet import Fleet as Fleet, FleetReport as FleetReport
+    from .cluster.fleet import (
+        Budget as Budget,
+        Fleet as Fleet,
+        FleetRecord as FleetRecord,
+        FleetReport as FleetReport,
+        FleetSpec as FleetSpec,
+        Hedge as Hedge,
+        Retries as Retries,
+        TaskInput as TaskInput,
+        delete_fleet as delete_fleet,
+        list_fleets as list_fleets,
+        load_fleet as load_fleet,
+        open_results as open_results,
+    )
     from .cluster.runtime import Runtime as Runtime
     from .patterns.board import SwarmTask as SwarmTask
     from .patterns.debate import Debate as Debate
@@ -124,7 +138,7 @@ if TYPE_CHECKING:
     from .patterns.swarm import Swarm as Swarm, SwarmAgent as SwarmAgent
     from .patterns.task import Task as Task, task as task
     from .patterns.transfer import Hop as Hop
-    from .protocol.config import AgentConfig as AgentConfig, Placement as Placement, Topology as Topology
+    from .protocol.config import AgentConfig as AgentConfig, Limits as Limits, Placement as Placement, Topology as Topology
     from .protocol.errors import (
         ActorError as ActorError,
         AuthenticationFailed as AuthenticationFailed,
@@ -290,7 +304,21 @@ _HOMES = {
     "actors.tools.interrupt": ("Interrupt",),
     "actors.tools.output": ("ToolOutput",),
     "actors.tools.result_store": ("DirectoryResultStore", "MemoryResultStore", "ResultStore", "StoredResults"),
-    "cluster.fleet": ("Fleet", "FleetReport"),
+    "actors.sharing": ("Share", "sharing"),
+    "cluster.fleet": (
+        "Budget",
+        "Fleet",
+        "FleetRecord",
+        "FleetReport",
+        "FleetSpec",
+        "Hedge",
+        "Retries",
+        "TaskInput",
+        "delete_fleet",
+        "list_fleets",
+        "load_fleet",
+        "open_results",
+    ),
     "cluster.runtime": ("Runtime",),
     "patterns.board": ("SwarmTask",),
     "patterns.debate": ("Debate",),
@@ -364,7 +392,7 @@ _HOMES = {
         "task",
     ),
     "patterns.transfer": ("Hop",),
-    "protocol.config": ("AgentConfig", "Placement", "Topology"),
+    "protocol.config": ("AgentConfig", "Limits", "Placement", "Topology"),
     "protocol.errors": (
         "ActorError",
         "AuthenticationFailed",
