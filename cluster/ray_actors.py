@@ -201,15 +201,13 @@ class RayActors:
         Raises:
             ConfigurationError: this Ray ends with this process, or the namespace belongs to another driver.
         """
-        import ray
-
         if not is_joined():
             raise ConfigurationError(
                 "a detached runtime needs a Ray that outlives this process: start it with 'ray start --head', give its address"
             )
         first = f"{SUPERVISOR}/default/0"
         self._create(first, self._supervisor_roles())
-        settings = json.loads(ray.get(self._handles[first].settings.remote(), timeout=START_SECONDS))
+        settings = json.loads(_settings(self._handles[first]))
         if not settings["detached"]:
             raise ConfigurationError(
                 f"{self.namespace!r} is in use by a driver whose runtime is not detached; choose another name"
@@ -290,6 +288,20 @@ class RayActors:
         if line is not None:
             logger.warning(line)
         prune(self._logs.folder)
+
+
+def _settings(supervisor: Any) -> str:
+    """What a runtime was started with, of its first supervisor; one that is being restarted is waited for."""
+    import ray
+
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            return str(ray.get(supervisor.settings.remote(), timeout=START_SECONDS))
+        except ray.exceptions.ActorUnavailableError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(READY_SECONDS)
 
 
 def _placements(definition: Any) -> Iterator[tuple[str, Placement]]:

@@ -9,8 +9,8 @@ bounded by every role's processes (a store's server is one), by the cores of all
 drivers are on. The smallest bound is the prediction; its name says what to add.
 
 Crowding: here all nodes share two cores, so with every node a run costs everybody more (processes take turns, caches go cold).
-That is no property of more machines. It is one factor for all roles, ``1 + crowding * (nodes - 1)``, taken from the largest
-number of nodes measured; the check applies it, predictions for real nodes do not.
+That is no property of more machines. It is one factor for all roles, ``1 + crowding * (nodes - 1)``, taken from two nodes; the
+check of more of them applies it, predictions for real nodes do not.
 """
 
 from __future__ import annotations

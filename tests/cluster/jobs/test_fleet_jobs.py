@@ -190,10 +190,15 @@ def logged(place: Place) -> list[str]:
 
 def check_log(place: Place, job: str, calls: Counter[str]) -> None:
     """The driver's log is short; the lines that nobody else logged are in files."""
-    log = place.umbel("jobs", "logs", job, "--address", place.server).stdout
-    assert len(log) < 5_000
-    assert "unique-" not in log
-    assert "actors logged" in log
+    logs: list[str] = []
+
+    def has_ended() -> bool:
+        logs.append(place.umbel("jobs", "logs", job, "--address", place.server).stdout)
+        return "actors logged" in logs[-1]
+
+    until(has_ended, "its last line is there")
+    assert len(logs[-1]) < 5_000
+    assert "unique-" not in logs[-1]
     said = Counter(json.loads(line)["message"].split("-")[1] for line in logged(place) if "unique-" in line)
     assert {run: said[run] for run in calls} == calls
 
