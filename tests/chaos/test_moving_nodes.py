@@ -15,6 +15,7 @@ SCRIPT = "moving_nodes"
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.chaos  # 25 s for the short form, too
 async def test_a_node_is_drained(tmp_path: Path) -> None:
     """The short form: not even a call's outcome is unknown, for nothing is broken off."""
     found = await play(SCRIPT, tmp_path, "fleet", 2, 12, 1, seed_of(5), 90, "drain", seconds=110)
