@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the command, or say which package this Python lacks."""
     try:
-        from .cluster.cli.main import main as command
+        from umbel.cluster.cli.main import main as command
     except ModuleNotFoundError as error:
         sys.exit(
             f"umbel: this Python ({sys.executable}) has no {error.name!r}, which Umbel needs; install umbel there, or job.pip"

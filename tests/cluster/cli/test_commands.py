@@ -161,6 +161,7 @@ def test_doctor_opens_the_store(umbel: Umbel, monkeypatch: pytest.MonkeyPatch, w
 
 
 @pytest.mark.ray
+@pytest.mark.chaos  # 14 s
 def test_doctor_really_starts_ray_and_leaves_nothing_behind() -> None:
     check = doctor._ray_starts()
     assert check.status == "ok", check.detail

@@ -53,7 +53,10 @@ def name_of(process: psutil.Process) -> str:
         return ""
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.chaos), (signal.SIGKILL, -9)],
+)
 def test_a_killed_fleet_leaves_no_process_behind(start: Any, workplace: Path, number: signal.Signals, code: int) -> None:
     (workplace / "cli_real.py").write_text(AGENTS)
     prompts = ["go"] * 20 + ["wait"] * 5
