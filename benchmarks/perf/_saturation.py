@@ -7,10 +7,6 @@ the more messages share one; ``a`` holds what does not depend on that.
 Saturation: every role is one or more processes, and each uses one core at most (an event loop). Runs per second are then
 bounded by every role's processes (a store's server is one), by the cores of all nodes, and by the network of the nodes that the
 drivers are on. The smallest bound is the prediction; its name says what to add.
-
-Crowding: here all nodes share two cores, so with every node a run costs everybody more (processes take turns, caches go cold).
-That is no property of more machines. It is one factor for all roles, ``1 + crowding * (nodes - 1)``, taken from two nodes; the
-check of more of them applies it, predictions for real nodes do not.
 """
 
 from __future__ import annotations
@@ -127,17 +123,6 @@ def bounds(plan: Plan, nodes: int, load: Load, hardware: Hardware) -> dict[str, 
     found["the cores of all nodes"] = nodes * hardware.cores * 1e6 / sum(load.cost.values())
     found["the drivers' network"] = plan.processes["driver"] * hardware.gigabits * 1e9 / 8 / load.driver_bytes
     return found
-
-
-def crowding(predicted: float, records: list[Figures]) -> float:
-    """What each further node on this machine adds to the cost of a run, as a share of it.
-
-    Args:
-        predicted: microseconds a run that all roles together cost on one node.
-        records: measurements on the same larger number of nodes.
-    """
-    seen = sum(sum(measured(record, role) for role in ROLES) for record in records) / len(records)
-    return (seen / predicted - 1) / (int(records[0]["nodes"]) - 1)
 
 
 def predict(plan: Plan, nodes: int, load: Load, hardware: Hardware) -> tuple[float, str]:

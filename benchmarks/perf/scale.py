@@ -5,8 +5,8 @@ python benchmarks/perf/scale.py [--runs 6000] [--repeat 2] [--cores 8] [--gigabi
 All nodes share this machine's cores, so wall-clock says nothing about more machines. What is measured instead is what a run (a
 tool turn with an instant model) costs each role in processor time, messages, frames, bytes, and memory. A model of two
 parts (``_saturation.py``) makes runs per second of it. ``--check`` compares the cost that the model, fitted on one node,
-and with the crowding that a second node brings, predicts for 3 and 4 nodes with what is measured there: exit code 1 if the
-supervisor's, or that of all together, is off by more than 30 %.
+predicts for 2, 3 and 4 nodes with what is measured there: exit code 1 if the supervisor's, or that of all together, is off by
+more than 30 %. On a busy machine it is: processes that take turns on two cores cost more.
 
 What is assumed: nodes have --cores cores as fast as these and a network of --gigabits each way; the work is spread evenly, with
 as many runs in progress on each node as on the one that was measured; a run's supervisor, agent and executor are on one node
@@ -33,7 +33,7 @@ from statistics import fmean
 from typing import Any
 
 from _report import Bar, circumstances, console, one_line, plain_table, say, verdict
-from _saturation import ROLES, Cost, Figures, Hardware, Load, Plan, crowding, fit, frames_of, measured, predict
+from _saturation import ROLES, Cost, Figures, Hardware, Load, Plan, fit, frames_of, measured, predict
 from overhead import measure
 
 WORKER = Path(__file__).with_name("_scale.py")
@@ -145,21 +145,14 @@ def predictions(found: Figures, costs: dict[str, Cost], hardware: Hardware) -> l
     return rows
 
 
-def crowded(found: Figures, costs: dict[str, Cost]) -> float:
-    """What a second node on this machine adds; the larger numbers are predicted with it."""
-    return crowding(sum(fitted_cost(found, costs).values()), [each for each in found["checked"] if each["nodes"] == 2])
-
-
 def errors(found: Figures, costs: dict[str, Cost]) -> list[Figures]:
     """Predicted and measured processor time a run on 2 and more nodes, role by role and altogether."""
     single = fitted_cost(found, costs)
-    share = crowded(found, costs)
     rows = []
     for nodes in sorted({record["nodes"] for record in found["checked"]}):
         records = [record for record in found["checked"] if record["nodes"] == nodes]
-        predicted = {role: cost * (1 + share * (nodes - 1)) for role, cost in single.items()}
-        seen = {role: fmean(measured(record, role) for record in records) for role in predicted}
-        for role, value in (*predicted.items(), ("all", sum(predicted.values()))):
+        seen = {role: fmean(measured(record, role) for record in records) for role in single}
+        for role, value in (*single.items(), ("all", sum(single.values()))):
             real = sum(seen.values()) if role == "all" else seen[role]
             rows.append({"nodes": nodes, "role": role, "predicted_us": value, "measured_us": real, "error": value / real - 1})
     return rows
@@ -167,7 +160,7 @@ def errors(found: Figures, costs: dict[str, Cost]) -> list[Figures]:
 
 def bars(rows: list[Figures]) -> Iterator[Bar]:
     for row in rows:
-        if row["role"] in {"all", "supervisor"} and row["nodes"] > 2:
+        if row["role"] in {"all", "supervisor"}:
             name = f"{row['nodes']} nodes, {row['role']}: |predicted / measured - 1| of CPU a run"
             yield Bar(name, abs(row["error"]), TOLERANCE, at_least=False)
 
@@ -192,7 +185,7 @@ def tables(found: Figures, costs: dict[str, Cost], rows: list[Figures], told: li
         made.add_row(record["store"], shown(record["saves_per_s"]), shown(record["writer_cpu_us"]))
     yield made
     made = plain_table(
-        f"Predicted on more nodes, with {crowded(found, costs):.0%} crowding a node",
+        "Predicted on more nodes",
         "nodes",
         "role",
         "predicted us",
