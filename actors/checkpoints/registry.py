@@ -67,11 +67,11 @@ def resolve_url(url: str) -> str:
     return parsed.absolute() if parsed.scheme in _FILE_SCHEMES else url
 
 
-def default_url(environ: Mapping[str, str] | None = None) -> str:
-    """The store of whoever names none: ``checkpoints.sqlite`` in ``UMBEL_HOME`` (default ``~/.umbel``)."""
+def default_url(environ: Mapping[str, str] | None = None, *, file: str = "checkpoints.sqlite") -> str:
+    """The store of whoever names none: an SQLite ``file`` in ``UMBEL_HOME`` (default ``~/.umbel``)."""
     environ = os.environ if environ is None else environ
     home = Path(environ.get("UMBEL_HOME") or "~/.umbel").expanduser().absolute()
-    return file_url("sqlite", home / "checkpoints.sqlite")
+    return file_url("sqlite", home / file)
 
 
 def _factory(url: str) -> StoreFactory:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import tempfile
 import time
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+from _ports import free_port
 
 MODEL = "smollm2"
 START_SECONDS = 120.0
@@ -86,9 +86,3 @@ def count_tokens(url: str, texts: list[str]) -> int:
     counter = url.removesuffix("/v1") + "/extras/tokenize/count"
     with httpx.Client(trust_env=False) as client:
         return sum(int(client.post(counter, json={"input": text}).raise_for_status().json()["count"]) for text in texts if text)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -19,7 +19,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from _ports import free_port
 from _report import Bar, circumstances, console, one_line, plain_table, say, verdict
 from _witness import FOLDER, LINE_BYTES, answer, prompt
 
@@ -42,12 +42,6 @@ BURST = 10_000
 SHARE_BAR, GROWTH_BAR = 0.8, 300.0
 ENDED = {"SUCCEEDED", "FAILED", "STOPPED"}
 Figures = dict[str, Any]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Head:

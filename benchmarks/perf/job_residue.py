@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+from _ports import free_port
 
 PR_SET_CHILD_SUBREAPER = 36
 SETTLE_SECONDS = 20.0
@@ -46,12 +46,6 @@ agent = Agent(ScriptedModel([tool_call("wait"), text("done")]), [wait], name="sh
 def adopt_orphans() -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def below() -> Counter[str]:

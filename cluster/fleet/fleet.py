@@ -18,6 +18,7 @@ from ...actors.checkpoints.registry import resolve_url
 from ...actors.runtime_port import RuntimePort, current_runtime
 from ...actors.sharing import Share
 from ...protocol.errors import ConfigurationError, DefinitionError
+from ..job_context import STOP_WAIT
 from ..loading import load_agent
 from .budget import Budget
 from .durations import read_deadline
@@ -415,6 +416,6 @@ def _keeps_threads(agent: Runnable) -> bool:
 def _default_grace() -> float:
     """What a cluster job is given between SIGTERM and SIGKILL, less a second to end in; elsewhere 10 s."""
     try:
-        return max(1.0, float(os.environ["RAY_JOB_STOP_WAIT_TIME_S"]) - 1.0)
+        return max(1.0, float(os.environ[STOP_WAIT]) - 1.0)
     except (KeyError, ValueError):
         return GRACE_SECONDS

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ...actors.checkpoints.registry import open_store
+from ...actors.checkpoints.registry import default_url, open_store
 from ...actors.checkpoints.store import Store
-from ...actors.checkpoints.url import StoreUrl, file_url, shown
+from ...actors.checkpoints.url import StoreUrl, shown
 from ...protocol.errors import ConfigurationError
 from ...protocol.storage import LEDGER_PREFIX, ListThreads, ThreadInfo
 from .holder import describe_holder, is_gone
@@ -27,8 +27,7 @@ _PAGE = 500
 
 def default_store() -> str:
     """The store of fleets whose user names none: ``fleets.sqlite`` in ``UMBEL_HOME`` (default ``~/.umbel``)."""
-    home = Path(os.environ.get("UMBEL_HOME") or "~/.umbel").expanduser().absolute()
-    return file_url("sqlite", home / "fleets.sqlite")
+    return default_url(file="fleets.sqlite")
 
 
 async def list_fleets(store_url: str | None = None) -> list[FleetRecord]:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from ...actors.secrets import REFERENCES, check_reference
 from ...protocol.errors import ConfigurationError
+from ..job_context import STOP_WAIT
 from .environment import check_environment
 from .packaging import EXCLUDES, check_excludes, copy_package
 from .server import FINAL, JobServer
@@ -167,7 +168,7 @@ def runtime_environment(submission: Submission, folder: Path, *, local: bool) ->
         local: the cluster is on this machine, so its Umbel shall have this one's home.
     """
     variables = dict(submission.env_vars)
-    variables["RAY_JOB_STOP_WAIT_TIME_S"] = str(math.ceil(submission.grace) + FLUSH_SECONDS)
+    variables[STOP_WAIT] = str(math.ceil(submission.grace) + FLUSH_SECONDS)
     if submission.secrets:
         checked = {name: check_reference(name, reference) for name, reference in submission.secrets.items()}
         variables[REFERENCES] = json.dumps(checked)
